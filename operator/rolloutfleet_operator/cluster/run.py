@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import signal
 import socket
 import time
 from typing import Final
@@ -78,13 +79,16 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
     where = f"namespace {namespace}" if namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s manages fleets in %s", shared.version, where)
     shared.metrics.leading.set_function(lease.leading.is_set)
+    stopping = asyncio.Event()
+    # kopf puts its own handler in its place, but begins later. Uncaught, SIGTERM would leave the Lease held.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     tasks = [
         asyncio.create_task(lease.hold(), name="lease"),
         asyncio.create_task(shared.others.follow(fleets.wake_all), name="others"),
     ]
     try:
-        await _until_known(shared.api, namespace)
-        stopped = await _watch(fleets, namespace)
+        await _until_known(shared.api, namespace, stopping)
+        stopped = await _watch(fleets, namespace, stopping)
         if not stopped and not await _is_known(shared.api, namespace):
             raise CantRun(DEFINITION_GONE)
     except DefinitionGone:
@@ -97,15 +101,20 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch(fleets: Fleets, namespace: str | None) -> bool:
-    """Run kopf until it ends; whether it came to its end. What is left of it ends with the event loop."""
-    stopping = asyncio.Event()
+async def _watch(fleets: Fleets, namespace: str | None, stopping: asyncio.Event) -> bool:
+    """Run kopf until it ends; whether it came to its end. What is left of it ends with the event loop.
+
+    It ends when `stopping` is set, and sets that when it ends for another reason.
+    """
+    if stopping.is_set():
+        return True
     # Before kopf's: it takes tasks that are made later for its own.
     noticed = asyncio.create_task(stopping.wait(), name="kopf stops")
     watching = asyncio.create_task(
         kopf.operator(
             registry=handlers.registry(fleets, stopping),
             settings=handlers.settings(),
+            stop_flag=stopping,
             clusterwide=namespace is None,
             namespaces=[namespace] if namespace else [],
         ),
@@ -137,8 +146,20 @@ async def _is_known(api: Api, namespace: str | None) -> bool:
     return not (isinstance(why, ApiRefused) and why.status == 404)
 
 
-async def _until_known(api: Api, namespace: str | None) -> None:
+async def _until_known(api: Api, namespace: str | None, stopping: asyncio.Event) -> None:
     """Wait for the CRD: it may be installed after the operator, and kopf watches only what is there when it begins."""
+    known, told = asyncio.create_task(_known(api, namespace), name="known"), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({known, told}, return_when=asyncio.FIRST_COMPLETED)
+        if known.done():
+            known.result()
+    finally:
+        known.cancel()
+        told.cancel()
+        await asyncio.gather(known, told, return_exceptions=True)
+
+
+async def _known(api: Api, namespace: str | None) -> None:
     warned = False
     while (why := await _unreadable(api, namespace)) is not None:
         if not warned:

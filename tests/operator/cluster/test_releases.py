@@ -201,6 +201,17 @@ def test_without_its_definition_it_ends_with_a_sentence_and_begun_again_waits_fo
         operator.until(fleet.ready)
 
 
+def test_told_to_stop_while_it_waits_for_a_definition_it_lets_go_of_its_lease(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.server.define(crd.definition())
+    fleet.apply()
+    fleet.server.kubectl("delete", f"crd/{crd.NAME}", "--timeout=60s")
+    with of_namespace(fleet, tmp_path / "operator") as operator:
+        operator.until(lambda: all(text in operator.said() for text in ("acts now", "waiting until")))
+        assert operator.stop() == 0
+        lease = fleet.server.get("lease", "rolloutfleet-operator", namespace=fleet.namespace)
+        assert lease["spec"]["holderIdentity"] == ""
+
+
 def test_what_a_newer_operator_wrote_into_the_status_is_kept_as_far_as_it_is_known(
     fleet: Fleet, tmp_path: Path
 ) -> None:

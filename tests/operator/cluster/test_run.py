@@ -23,7 +23,7 @@ async def test_a_kopf_that_never_comes_to_its_end_is_left(monkeypatch: pytest.Mo
     monkeypatch.setattr(run, "KOPF_STOPS_WITHIN", 0.1)
     monkeypatch.setattr(kopf, "operator", stuck)
     nobody: Any = None
-    assert await run._watch(nobody, "here") is False
+    assert await run._watch(nobody, "here", asyncio.Event()) is False
     assert len(asked) == 1
 
 
