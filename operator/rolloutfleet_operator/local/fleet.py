@@ -20,7 +20,7 @@ from rolloutfleet.spec import RolloutFleet
 from rolloutfleet_operator.local.children import GATEWAY, LocalSite, given_engines, port_names, proxy_name
 from rolloutfleet_operator.local.models import find_model
 from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
-from rolloutfleet_operator.local.ports import choose_ports
+from rolloutfleet_operator.local.ports import Claims, choose_ports
 from rolloutfleet_operator.local.processes import Guard, RunningProcess
 from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, write_whole
 
@@ -85,6 +85,7 @@ class LocalFleet:
         self._engine_key_file = engine_key_file
         self._new_ports = new_ports
         self._lock = FolderLock(self.folder.lock)
+        self._claims = Claims()
         self._running: dict[str, _RunningChild] = {}
         self._changed = asyncio.Event()
         self._up = asyncio.Event()
@@ -123,16 +124,20 @@ class LocalFleet:
         self.folder.make()
         await self._lock.take()
         try:
+            ports = choose_ports(
+                self.folder.ports, port_names(spec), random.SystemRandom(), renew=self._new_ports, claims=self._claims
+            )
             self._site = LocalSite(
                 fleet=self._fleet.metadata.name,
                 folder=self.folder,
                 python=sys.executable,
-                ports=choose_ports(self.folder.ports, port_names(spec), random.SystemRandom(), renew=self._new_ports),
+                ports=ports,
                 model_path=model_path,
                 engine_key_file=self._engine_key_file,
             )
             self._guard = Guard(self._lock.fileno())
         except BaseException:
+            self._claims.release()
             self._lock.release()
             raise
 
@@ -173,6 +178,7 @@ class LocalFleet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.folder.address_book.unlink(missing_ok=True)
         await asyncio.to_thread(self._guard.close)
+        self._claims.release()
         self._lock.release()
 
     # The loop: look, plan, act.

@@ -15,9 +15,36 @@ PORTS = range(20_000, 30_000)
 when it is started again."""
 
 
-def choose_ports(file: Path, names: Iterable[str], rng: random.Random, *, renew: bool) -> dict[str, int]:
+class Claims:
+    """Ports that other fleets leave alone while nothing listens on them: its process is not up yet, or is down.
+
+    Each is held for UDP, which nothing here speaks. The kernel lets go of it when this process ends, however it ends.
+    """
+
+    def __init__(self) -> None:
+        self._holders: list[socket.socket] = []
+
+    def take(self, port: int) -> bool:
+        holder = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            holder.bind((LOOPBACK, port))
+        except OSError:
+            holder.close()
+            return False
+        self._holders.append(holder)
+        return True
+
+    def release(self) -> None:
+        while self._holders:
+            self._holders.pop().close()
+
+
+def choose_ports(
+    file: Path, names: Iterable[str], rng: random.Random, *, renew: bool, claims: Claims
+) -> dict[str, int]:
     """A port for each name: the one in `file`, else a new one. Keeps the choice in `file`.
 
+    A kept port is used where it can't be claimed, too: whoever uses it for UDP is not in the way.
     A kept port that another program holds is replaced where `renew` says so. Raises LocalFleetError where it doesn't,
     which names the port and, where it can be seen, who holds it; nothing is written then.
     """
@@ -30,7 +57,9 @@ def choose_ports(file: Path, names: Iterable[str], rng: random.Random, *, renew:
                 raise _held(name, port)
             port = None
         if port is None or port in chosen.values():
-            port = _new_port({*kept.values(), *chosen.values()}, rng)
+            port = _new_port({*kept.values(), *chosen.values()}, rng, claims)
+        else:
+            claims.take(port)
         chosen[name] = port
     write_whole(file, json.dumps({**kept, **chosen}, indent=1))
     return chosen
@@ -62,9 +91,9 @@ def _kept(file: Path) -> Mapping[str, int]:
     return {str(name): port for name, port in kept.items() if isinstance(port, int)}
 
 
-def _new_port(taken: set[int], rng: random.Random) -> int:
+def _new_port(taken: set[int], rng: random.Random, claims: Claims) -> int:
     for port in rng.sample(PORTS, 1000):
-        if port not in taken and is_free(port):
+        if port not in taken and is_free(port) and claims.take(port):
             return port
     raise LocalFleetError(f"no free port on {LOOPBACK} between {PORTS.start} and {PORTS.stop}")
 
