@@ -2,7 +2,8 @@
 
 Run as a script of its own. On its input it is told of process groups, `+123` and `-123`; the input ends
 when the other side of the pipe does, by closing it or by dying, and then what is left is told to stop
-and, after a grace, killed. It imports little, so that it is up and small.
+and, after a grace, killed. Only then it ends, and so lets go of the folder's lock: what was killed holds its port
+until the kernel has cleared it away. It imports little, so that it is up and small.
 """
 
 import contextlib
@@ -12,17 +13,18 @@ import sys
 import time
 
 GRACE = 5.0
+KILLED_WITHIN = 3.0
+"""Seconds that what was killed may take to be gone. Longer than that, only what nobody reaps is there."""
 TICK = 0.05
 
 
 def main() -> None:
     groups = read_groups()
     tell(groups, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
-    while any(is_there(group) for group in groups) and time.monotonic() < deadline:
-        time.sleep(TICK)
+    wait_until_gone(groups, GRACE)
     for group in groups:
         kill_group(group)
+    wait_until_gone(groups, KILLED_WITHIN)
 
 
 def read_groups() -> set[int]:
@@ -42,6 +44,12 @@ def tell(groups: set[int], number: int) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.kill(group, number)
+
+
+def wait_until_gone(groups: set[int], at_most: float) -> None:
+    deadline = time.monotonic() + at_most
+    while any(is_there(group) for group in groups) and time.monotonic() < deadline:
+        time.sleep(TICK)
 
 
 def is_there(group: int) -> bool:
