@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from rolloutfleet_engine.faults import Fault
+
 LONG = {"max_new_tokens": 120, "ignore_eos": True}
 ENDLESS = {"max_new_tokens": 5000, "ignore_eos": True}
 
@@ -46,7 +48,9 @@ def check_spans(reply: dict[str, Any], versions: list[str]) -> list[dict[str, An
 async def test_abort_gives_back_the_part_and_the_rest_comes_with_the_new_version(
     engine: Callable[..., Any], prompt: list[int]
 ) -> None:
-    asker = engine(token_latency=0.005, weight_version="1")
+    # By itself it goes no further, however late the pause comes.
+    stuck = Fault(kind="never", after_tokens=10)
+    asker = engine(token_latency=0.005, weight_version="1", faults=[stuck])
     asked = Streamed(asker.events(prompt, sampling_params=LONG))
     await asked.reaches(10)
     paused = await asker.post("/pause_generation", mode="abort")
@@ -86,7 +90,7 @@ async def test_abort_gives_back_the_part_and_the_rest_comes_with_the_new_version
 async def test_the_same_call_goes_on_with_the_new_version(
     engine: Callable[..., Any], prompt: list[int], mode: str
 ) -> None:
-    asker = engine(token_latency=0.005, weight_version="1")
+    asker = engine(token_latency=0.02, weight_version="1")
     asked = Streamed(asker.events(prompt, sampling_params=LONG))
     await asked.reaches(10)
     await asker.post("/pause_generation", mode=mode)
@@ -105,7 +109,7 @@ async def test_the_same_call_goes_on_with_the_new_version(
 
 
 async def test_a_call_that_is_not_streamed_gets_its_spans_too(engine: Callable[..., Any], prompt: list[int]) -> None:
-    asker = engine(token_latency=0.005, weight_version="1")
+    asker = engine(token_latency=0.02, weight_version="1")
     watched = Streamed(asker.events(prompt, sampling_params=LONG))
     asked = asyncio.create_task(asker.generate(prompt, sampling_params=LONG))
     await watched.reaches(10)
