@@ -131,7 +131,7 @@ async def test_a_stream_ends_as_the_whole_answer(
 
 
 async def test_the_first_event_comes_before_the_last_token(engine: Callable[..., Any], prompt: list[int]) -> None:
-    asker = engine(token_latency=0.01)
+    asker = engine(token_latency=0.5)
     async for event in asker.events(prompt):
         assert len(json.loads(event)["output_ids"]) < 5
         assert (await asker.counters())["running"] == 1
