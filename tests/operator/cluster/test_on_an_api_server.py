@@ -275,7 +275,7 @@ def test_deleting_a_fleet_needs_no_operator(fleet: FleetThere) -> None:
     fleet.operator.kill()
     fleet.kubectl("delete", "rolloutfleet", "math", "--timeout=120s")
     fleet.until_children(set())
-    assert not fleet.get("secret")
+    fleet.operator.until(lambda: not fleet.get("secret"))
 
 
 def test_told_to_stop_it_lets_go_of_its_lease_at_once(fleet: FleetThere) -> None:
