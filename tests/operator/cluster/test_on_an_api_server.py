@@ -330,6 +330,8 @@ def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: F
         fleet.apply()
         fleet.until_children(ALL_CHILDREN)
         assert f"{fleet.namespace}/math: applied" not in wide.said()
+        # Its Lease would count for a minute, and stand in the way of the next operator of the whole cluster.
+        assert wide.stop() == 0
 
 
 def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
