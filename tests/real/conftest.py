@@ -111,7 +111,7 @@ def simulated_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory
     command = [
         *(sys.executable, "-m", "rolloutfleet_engine", "--port", str(port)),
         *("--model-path", str(sglang.model("first")), "--weight-version", "1"),
-        *("--max-context", str(launch.CONTEXT_LENGTH), "--token-latency", "0.001"),
+        *("--max-context", str(launch.CONTEXT_LENGTH), "--token-latency", "0.002"),
     ]
     log = tmp_path_factory.mktemp("simulated") / "log"
     with serving(command, port=port, log=log, deadline=SECONDS_TO_START) as server:

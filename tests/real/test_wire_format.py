@@ -47,6 +47,7 @@ ALLOWED = (
 ENDLESS = 7000
 """Tokens of a generation that is ended long before."""
 LONG = 1000
+"""Of one that is paused and then made to its end: seconds, in which the pause must come."""
 SHORT = 60
 """Enough for a first event of a stream, others and a last, also where a busy machine puts several tokens in one."""
 EVENTS = 4
@@ -297,7 +298,8 @@ async def an_id_used_twice(engine: Engine, stream: bool) -> list[Reply]:
 
 
 async def paused(engine: Engine, stream: bool, mode: str) -> list[Reply]:
-    generation = await in_flight(engine, stream=stream, name=f"paused {mode}", max_new_tokens=LONG)
+    tokens = ENDLESS if mode == "abort" else LONG
+    generation = await in_flight(engine, stream=stream, name=f"paused {mode}", max_new_tokens=tokens)
     pause = await engine.pause(mode)
     held = engine.start(generate(f"held {mode} {stream}", stream=stream).body)
     ready = await engine.get("/ready")
