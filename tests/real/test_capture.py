@@ -18,6 +18,8 @@ from tests.real.sglang.places import Installed
 
 JSON = Any
 LONG = 1200
+ENDLESS = 7000
+"""Tokens that take the engine far longer than any test waits for it to stop."""
 
 TOOLS: list[Any] = [
     {
@@ -120,14 +122,14 @@ def test_what_the_engine_refuses_is_a_400_and_no_turn(session: AgentSession) -> 
 class Talk:
     """A long streamed turn, under way; how it ended once it has."""
 
-    def __init__(self, client: openai.AsyncOpenAI) -> None:
-        self._task = asyncio.create_task(self._run(client))
+    def __init__(self, client: openai.AsyncOpenAI, tokens: int) -> None:
+        self._task = asyncio.create_task(self._run(client, tokens))
 
-    async def _run(self, client: openai.AsyncOpenAI) -> str | None:
+    async def _run(self, client: openai.AsyncOpenAI, tokens: int) -> str | None:
         stream = await client.chat.completions.create(
             model="tiny",
             messages=[{"role": "user", "content": "Tell me everything."}],
-            max_tokens=LONG,
+            max_tokens=tokens,
             stream=True,
             extra_body={"ignore_eos": True},
         )
@@ -157,12 +159,24 @@ class Talk:
 
 @pytest.fixture
 async def talk(session: AgentSession, real_engine: Engine) -> AsyncIterator[Talk]:
+    async with talking(session, real_engine, LONG) as talk:
+        yield talk
+
+
+@pytest.fixture
+async def endless_talk(session: AgentSession, real_engine: Engine) -> AsyncIterator[Talk]:
+    async with talking(session, real_engine, ENDLESS) as talk:
+        yield talk
+
+
+@contextlib.asynccontextmanager
+async def talking(session: AgentSession, engine: Engine, tokens: int) -> AsyncIterator[Talk]:
     async with session.async_client() as client:
-        talking = Talk(client)
-        await talking.begun(real_engine)
-        yield talking
+        talk = Talk(client, tokens)
+        await talk.begun(engine)
+        yield talk
         with contextlib.suppress(openai.APIError):
-            await talking.leave()
+            await talk.leave()
 
 
 async def pause_update_continue(
@@ -243,22 +257,22 @@ async def held_by_the_pause(engine: Engine, session: AgentSession) -> str | None
 
 
 async def test_a_deleted_session_ends_the_work_at_the_engine(
-    session: AgentSession, talk: Talk, real_engine: Engine
+    session: AgentSession, endless_talk: Talk, real_engine: Engine
 ) -> None:
     assert await real_engine.running_requests() == 1
     with session.proxy.admin() as admin:
         assert (await asyncio.to_thread(admin.delete, f"/sessions/{session.session_id}")).status_code == 204
     await nothing_runs(real_engine)
     with pytest.raises(openai.APIError) as told:
-        await talk.finish_reason()
+        await endless_talk.finish_reason()
     assert told.value.code == "session_deleted"
 
 
 async def test_a_client_that_leaves_ends_the_work_at_the_engine(
-    session: AgentSession, talk: Talk, real_engine: Engine
+    session: AgentSession, endless_talk: Talk, real_engine: Engine
 ) -> None:
     assert await real_engine.running_requests() == 1
-    await talk.leave()
+    await endless_talk.leave()
     await nothing_runs(real_engine)
     assert session.turns() == []
 
@@ -267,4 +281,4 @@ async def nothing_runs(engine: Engine) -> None:
     async def idle() -> bool:
         return await engine.running_requests() == 0
 
-    await until(idle, within=3)
+    await until(idle, within=10)

@@ -36,7 +36,7 @@ async def idle(engine: Engine) -> None:
     async def nothing_runs() -> bool:
         return await engine.running_requests() == 0
 
-    await until(nothing_runs, within=7)
+    await until(nothing_runs, within=15)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
