@@ -12,8 +12,8 @@ from tests.fuzz.fleetwide import Ask_, Weights, recover, retire_one, update_weig
 from tests.fuzz.model import Lease, Session
 from tests.fuzz.wire import Answer
 
-SESSIONS = 3
-"""Open ones, so that one may be closed and one deleted."""
+SESSIONS = SESSIONS_A_LANE // 2 + 1
+"""Open ones, so that one may be closed and then one deleted: of fewer than half a lane's, neither is."""
 TRIES = 1_000
 """Of what is made by chance, until it is what is looked for: what makes it less often than one time in ten fails."""
 READING = (
@@ -41,13 +41,13 @@ async def call_all(lane: Lane, ask: Ask_, weights: Weights) -> None:
     for make, route in zip((asking.put, asking.get, asking.batch, asking.clear), SHARDS, strict=True):
         await tour.ask(make, _is(route))
     await tour.ask(asking.touch)
-    await tour.ask(asking.annotate)
     await tour.ask(asking.delete)
     await update_weights(lane, ask, weights)
     await recover(lane, ask, weights)
     for proxy in range(lane.proxies):
         await tour.dump_of_a_session(proxy)
     await tour.session_with_turns(0)
+    await tour.ask(asking.annotate)
     for method in ("GET", "DELETE"):
         for path in ("/v1/responses/{id}", "/sessions/{id}/v1/responses/{id}"):
             await tour.ask(agents.response, _is(f"{method} {path}"))
