@@ -6,6 +6,7 @@ on.
 """
 
 import asyncio
+import inspect
 import logging
 import random
 import re
@@ -409,7 +410,15 @@ async def each(work: Iterable[Any]) -> list[Any]:
             except FleetError as error:
                 return error
 
-    return await asyncio.gather(*map(one, work))
+    coroutines = list(work)
+    try:
+        return await asyncio.gather(*map(one, coroutines))
+    except asyncio.CancelledError:
+        # All are cancelled by now. Those that had not begun never do, of which Python would warn.
+        for coroutine in coroutines:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+        raise
 
 
 def raise_first(answers: Iterable[object]) -> None:

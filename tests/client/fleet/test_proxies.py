@@ -1,6 +1,7 @@
 """Many calls at once, to proxies that are slow or hang; and answers that no proxy gives."""
 
 import asyncio
+import gc
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
 from rolloutfleet.fleet import proxies as module
-from rolloutfleet.fleet.proxies import AT_ONE_PROXY, Proxies
+from rolloutfleet.fleet.proxies import AT_ONCE, AT_ONE_PROXY, Proxies, each
 from rolloutfleet.remote_tensors.shard_client import ShardClient
 from rolloutfleet.tensors import Form
 
@@ -135,6 +136,24 @@ async def test_so_is_that_of_a_server_that_is_no_proxy(ask: Callable[[str], obje
         with pytest.raises(FleetError, match=f"something else than a proxy does: .*{why}") as raised:
             await asyncio.to_thread(ask, str(server.make_url("")).rstrip("/"))
     assert "rfs-a-key" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("steps", range(1, 4))
+async def test_calls_that_are_cancelled_before_they_began_are_not_warned_of(steps: int) -> None:
+    begun = []
+
+    async def call(number: int) -> None:
+        begun.append(number)
+        await asyncio.sleep(60)
+
+    work = asyncio.create_task(each([call(number) for number in range(2 * AT_ONCE)]))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert len(begun) <= AT_ONCE
+    gc.collect()
 
 
 async def test_who_has_no_owner_shares_the_look_at_whether_a_proxy_answers() -> None:
