@@ -217,7 +217,7 @@ def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up, tmp
         screen.record(printed := tmp_path / "printed")
         with suspended(up.book()["proxies"][1]["pid"]):
             # For two seconds, until its figures are given up.
-            until(lambda: re.search(r"no answer for \d+ s", printed.read_text(errors="replace")))
+            until(lambda: "no answer for 2 s" in printed.read_text(errors="replace"))
             shown = screen.until_shown("1 of 2 ready")
             assert "proxy 1: " in shown and "does not answer: GET" not in shown
         screen.until_shown("2 of 2 ready")
