@@ -60,10 +60,10 @@ def read_answer(answer: httpx.Response, form: type[Answer]) -> Answer:
     except ValidationError as error:
         # Not in pydantic's words: they quote the answer, in which there may be a session's key.
         fields = ", ".join(".".join(map(str, problem["loc"])) or "all of it" for problem in error.errors()[:10])
-        raise foreign(answer, f"{fields} is not as expected") from None
+        raise unexpected_answer(answer, f"{fields} is not as expected") from None
 
 
-def foreign(answer: httpx.Response, why: str) -> FleetError:
+def unexpected_answer(answer: httpx.Response, why: str) -> FleetError:
     """What is raised for the answer of something that is no proxy."""
     return FleetError(f"{answer.request.url} answered with something else than a proxy does: {why}")
 

@@ -16,7 +16,7 @@ import httpx
 
 from rolloutfleet.errors import SHARD_UNKNOWN
 from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, UnknownOwner
-from rolloutfleet.fleet.transport import client_options, foreign, read_answer, send, stream
+from rolloutfleet.fleet.transport import client_options, read_answer, send, stream, unexpected_answer
 from rolloutfleet.remote_tensors.answers import BrokenAnswer, file_of, tensors_of
 from rolloutfleet.tensors import Form, RemoteTensor
 from rolloutfleet.wire import TENSORS_MEDIA_TYPE, DeletedShards
@@ -108,7 +108,7 @@ class ShardClient:
         try:
             return RemoteTensor.from_json(answer.json())
         except ValueError as error:
-            raise foreign(answer, str(error)) from None
+            raise unexpected_answer(answer, str(error)) from None
 
     def fetch(
         self, owner: str, references: Sequence[RemoteTensor], landed: Callable[[RemoteTensor, bytearray], None]
