@@ -50,24 +50,22 @@ class Health:
     What overlaps with a time without a worker is left out, and so is the time that this process itself stood still.
     """
 
-    def __init__(self, proxy: ProxyProcess) -> None:
+    def __init__(self, proxy: ProxyProcess, stalls: Stalls) -> None:
         self.probes: list[tuple[float, float, str]] = []
         """When each began, when it was answered, and what went wrong."""
         self.down: list[tuple[float, float]] = []
-        self._stalls = Stalls()
+        self._stalls = stalls
         self._port = proxy.port
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Health":
-        self._stalls.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
         self._thread.join()
-        self._stalls.__exit__()
 
     @contextlib.contextmanager
     def worker_down(self) -> Iterator[None]:
@@ -353,7 +351,7 @@ async def test_nothing_that_was_answered_is_lost(
     if fault is disk_that_is_full and not Path(proxy.settings["state_dir"]).is_mount():
         pytest.skip("a small disk can't be mounted here")
     crowd = Crowd(proxy, seed=fault.__name__)
-    with Health(proxy) as health:
+    with Stalls() as stalls, Health(proxy, stalls) as health:
         async with at_work(crowd):
             await fault(Scene(fleet, proxy, crowd, health, tmp_path))
         assert_accounted(proxy, crowd)

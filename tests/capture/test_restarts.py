@@ -101,23 +101,21 @@ def turn_of(client: openai.OpenAI) -> str:
 class Probe:
     """Asks /health on fresh connections all the time, and notes how long each took while this process ran."""
 
-    def __init__(self, proxy: ProxyProcess) -> None:
+    def __init__(self, proxy: ProxyProcess, stalls: Stalls) -> None:
         self.waits: list[float] = []
         self.failed: list[str] = []
-        self._stalls = Stalls()
+        self._stalls = stalls
         self._url = f"{proxy.url}/health"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Probe":
-        self._stalls.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._stalls.__exit__()
 
     def _run(self) -> None:
         while not self._ended.wait(0.02):
@@ -136,7 +134,7 @@ async def test_no_agent_notices_restarts(fleet: Fleet, request: pytest.FixtureRe
     assert parent is not None
     load = Load(proxy, seed=3, ways=WAYS, retries=openai.DEFAULT_MAX_RETRIES)
     workers = {proxy.stats()["pid"]}
-    with Probe(proxy) as probe:
+    with Stalls() as stalls, Probe(proxy, stalls) as probe:
         async with load.running():
             for number in range(RESTARTS):
                 reply = await asyncio.to_thread(

@@ -251,7 +251,8 @@ def test_a_proxy_that_is_down_when_it_should_hear_is_told_by_the_next_run(
         with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
             # All are on their way into one part, and none is acknowledged yet.
             summary = export_to(
-                *(fleet, folder),
+                fleet,
+                folder,
                 part_bytes=2**20,
                 lease_seconds=30,
                 tell=lambda done: proxy.kill() if done.trajectories == len(sessions) else None,
