@@ -24,7 +24,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def keep(transaction: Transaction, commits: Iterable[Commit]) -> None:
-    """Write down the last commits of this life, oldest first, as its end."""
+    """Write down the last commits of this life, oldest first, as it ends."""
     kept = _Kept(_last_boot(transaction), list(commits))
     transaction.set_fact(_KEPT, msgspec.json.encode(kept).decode())
 
