@@ -11,6 +11,8 @@ import pytest
 from rolloutfleet_engine.faults import Fault
 
 LONG = {"max_new_tokens": 120, "ignore_eos": True}
+LONGER = {"max_new_tokens": 350, "ignore_eos": True}
+"""Tokens for seconds: what is asked for meanwhile may come late."""
 ENDLESS = {"max_new_tokens": 5000, "ignore_eos": True}
 
 
@@ -91,7 +93,7 @@ async def test_the_same_call_goes_on_with_the_new_version(
     engine: Callable[..., Any], prompt: list[int], mode: str
 ) -> None:
     asker = engine(token_latency=0.02, weight_version="1")
-    asked = Streamed(asker.events(prompt, sampling_params=LONG))
+    asked = Streamed(asker.events(prompt, sampling_params=LONGER))
     await asked.reaches(10)
     await asker.post("/pause_generation", mode=mode)
     load = (await asker.http.get("/v1/loads")).json()["loads"][0]
@@ -104,14 +106,14 @@ async def test_the_same_call_goes_on_with_the_new_version(
     spans = check_spans(reply, ["1", "2"])
     assert spans[0]["end"] in (stood, stood + 1)
     assert reply["meta_info"]["num_retractions"] == (mode == "retract")
-    assert reply["output_ids"] == (await engine().generate(prompt, sampling_params=LONG))["output_ids"]
-    assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 120}
+    assert reply["output_ids"] == (await engine().generate(prompt, sampling_params=LONGER))["output_ids"]
+    assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 350}
 
 
 async def test_a_call_that_is_not_streamed_gets_its_spans_too(engine: Callable[..., Any], prompt: list[int]) -> None:
     asker = engine(token_latency=0.02, weight_version="1")
-    watched = Streamed(asker.events(prompt, sampling_params=LONG))
-    asked = asyncio.create_task(asker.generate(prompt, sampling_params=LONG))
+    watched = Streamed(asker.events(prompt, sampling_params=LONGER))
+    asked = asyncio.create_task(asker.generate(prompt, sampling_params=LONGER))
     await watched.reaches(10)
     await asker.post("/update_weight_version", new_version="2", abort_all_requests=False)
     check_spans(await watched.task, ["1", "2"])
