@@ -16,8 +16,7 @@ TURNS = 200_000
 SESSIONS = 200_000
 AUDITS = 4
 LISTS = 6
-LOOKS = 20
-"""At least."""
+LOOKS, MOST_LOOKS = 20, 200
 
 _FILL = """
 WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
@@ -64,7 +63,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyProcess
 def results_beside(look: Callable[[], object], asked: Callable[[], Any], *, at_once: int) -> list[Any]:
     """What is asked again and again by so many threads, while somebody looks, who waits for none of them.
 
-    Were each look to wait for the end of one, as many would end as there are looks.
+    Were each look to wait for the end of one, as many would end as there are looks, however long that is watched.
     """
     ended: list[Any] = []
     left = threading.Event()
@@ -77,10 +76,10 @@ def results_beside(look: Callable[[], object], asked: Callable[[], Any], *, at_o
         asking = [pool.submit(again_and_again) for _ in range(at_once)]
         try:
             looks = 0
-            while looks < LOOKS or not ended:
+            while looks < LOOKS or not ended or len(ended) > looks // 2:
                 look()
                 looks += 1
-            assert len(ended) <= looks // 2
+                assert looks < MOST_LOOKS
         finally:
             left.set()
     for each in asking:
