@@ -210,11 +210,17 @@ async def disk_that_is_full(scene: Scene) -> None:
     """Store, dumps and shards are on one disk: nothing can be written."""
     filler = Path(scene.proxy.settings["state_dir"]) / "filler"
     refused = scene.crowd.unanswered.total()
+    abandoned = scene.proxy.start_session(stale_after=5.0)  # to be dumped while there is no room
+    assert (await asyncio.to_thread(abandoned.raw_chat, CHAT)).status_code == 200
+
+    def dump_fails_without_room() -> bool:
+        fill(filler)  # with what the store has given back
+        return bool(scene.proxy.stats()["dump"]["failing"])
+
     fill(filler)
     try:
         await eventually(lambda: scene.crowd.unanswered.total() > refused + 10)
-        fill(filler)
-        await eventually(lambda: scene.proxy.stats()["dump"]["failing"], seconds=30)
+        await eventually(dump_fails_without_room, seconds=30)
         audit = scene.proxy.audit()
         assert audit["balanced"], audit
         await scene.killed_and_back()
