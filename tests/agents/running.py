@@ -14,8 +14,8 @@ from tests.agents.install import python_of
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
 
 LOOPS = Path(__file__).parent / "loops"
-TIMEOUT = 100.0
-"""Seconds for one loop; importing some of the frameworks takes ten."""
+TIMEOUT = 300.0
+"""Seconds for one loop; importing some of the frameworks takes ten of a processor that others use too."""
 
 Json = Any
 

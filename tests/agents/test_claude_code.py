@@ -17,7 +17,7 @@ from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
 from tests.agents.programs import ClaudeCode, Ended, claude_code, fetched
-from tests.agents.running import told_by
+from tests.agents.running import TIMEOUT, told_by
 from tests.capture.fleets import AgentSession, Fleet
 from tests.capture.test_observability import samples
 
@@ -187,6 +187,7 @@ def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
     assert_one_conversation(judged(fleet, session)[:2])
 
 
+@pytest.mark.timeout(TIMEOUT + 60)
 def test_the_agent_sdk_and_its_own_tool_are_one_conversation(
     fleet: Fleet, session: AgentSession, agent: ClaudeCode, program: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
 from tests.agents.programs import Codex, Ended, bare_environment, codex, documented_variables, fetched
-from tests.agents.running import told_by
+from tests.agents.running import TIMEOUT, told_by
 from tests.capture.fleets import AgentSession, Fleet
 
 Json = Any
@@ -117,6 +117,7 @@ def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
     assert_one_conversation(turns)
 
 
+@pytest.mark.timeout(TIMEOUT + 60)
 def test_openai_agents_branches_only_for_a_form(
     fleet: Fleet, session: AgentSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import pytest
 from tests.agents import page
 from tests.agents.frameworks import FRAMEWORKS, ROUNDS, Framework
-from tests.agents.running import fleet_for, run
+from tests.agents.running import TIMEOUT, fleet_for, run
 from tests.capture.fleets import Fleet
+
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 CORE = [framework for framework in FRAMEWORKS if framework.core]
 
