@@ -238,7 +238,9 @@ async def running(asker: Any, count: int) -> None:
 async def test_a_caller_that_leaves_ends_the_work(engine: Callable[..., Any], prompt: list[int], stream: bool) -> None:
     asker = engine(token_latency=0.05)
     async with httpx.AsyncClient(base_url=asker.url) as caller:
-        asking = asyncio.create_task(caller.post("/generate", json=asker.body(prompt, sampling_params=LONG, stream=stream)))
+        asking = asyncio.create_task(
+            caller.post("/generate", json=asker.body(prompt, sampling_params=LONG, stream=stream))
+        )
         await running(asker, 1)
         asking.cancel()
         await running(asker, 0)
