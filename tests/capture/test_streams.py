@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -283,7 +284,9 @@ async def test_a_client_that_leaves_midway_ends_the_engines_work_after_the_grace
         async for event in data(reply):
             if says(event):
                 break
-    assert slow.engine.counters()["running"] == 1, "it may be asked for again"
+    left = time.monotonic()
+    running = slow.engine.counters()["running"]
+    assert running == 1 or time.monotonic() - left >= GRACE, "it may be asked for again"
     await eventually(lambda: slow.engine.counters()["running"] == 0)
     await eventually(lambda: slow.proxy.stats()["in_flight"] == 0)
     assert session.turns() == []
