@@ -294,7 +294,7 @@ def tried(folder: Path, settings: Json) -> "subprocess.CompletedProcess[str]":
     file = folder / "settings.json"
     file.write_text(json.dumps(settings))
     command = [sys.executable, "-m", "rolloutfleet_proxy", "--settings", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 async def test_sigterm_lets_calls_finish_and_nothing_is_lost(fleet: Fleet) -> None:
