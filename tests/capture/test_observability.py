@@ -243,7 +243,7 @@ async def test_a_call_whose_session_ends_is_told_so_and_so_are_later_ones(
     watched: Fleet, act: str, outcome: str, stream: bool
 ) -> None:
     session, cut, later = fresh(watched.proxy), named(), named()
-    body = {**LONG, "stream": stream}
+    body = {**LONGER, "stream": stream}
     call = asyncio.create_task(asyncio.to_thread(session.raw_chat, body, x_request_id=cut))
     await comes(watched.proxy, STARTED, request_id=cut)
     await eventually(lambda: watched.engine.counters()["running"] > 0)
