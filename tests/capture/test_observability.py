@@ -202,9 +202,10 @@ async def test_a_retry_that_gets_a_turn_again_is_told_so(watched: Fleet) -> None
 
 async def test_a_retry_that_joins_a_call_is_told_so(watched: Fleet) -> None:
     session, first, second = fresh(watched.proxy), named(), named()
-    call = asyncio.create_task(asyncio.to_thread(session.raw_chat, LONG, idempotency_key="k", x_request_id=first))
+    body = {**LONG, "max_tokens": 1000}  # 5 s
+    call = asyncio.create_task(asyncio.to_thread(session.raw_chat, body, idempotency_key="k", x_request_id=first))
     await comes(watched.proxy, STARTED, request_id=first)
-    await asyncio.to_thread(session.raw_chat, LONG, idempotency_key="k", x_request_id=second)
+    await asyncio.to_thread(session.raw_chat, body, idempotency_key="k", x_request_id=second)
     await call
     ends = [await the_end(watched.proxy, request_id) for request_id in (first, second)]
     assert [end["outcome"] for end in ends] == ["committed", "joined"]
