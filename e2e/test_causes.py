@@ -35,8 +35,13 @@ def begin(fleet: Fleet, spec: dict[str, Any] | None = None) -> None:
 
 def until_reason(fleet: Fleet, *reasons: str) -> str:
     """Until that is why the fleet is not Ready; the message."""
-    fleet.until(" or ".join(reasons), lambda: fleet.condition("Ready").get("reason") in reasons, seconds=SECONDS)
-    ready = fleet.condition("Ready")
+    ready: dict[str, Any] = {}
+
+    def holds() -> bool:
+        ready.update(fleet.condition("Ready"))
+        return ready.get("reason") in reasons
+
+    fleet.until(" or ".join(reasons), holds, seconds=SECONDS)
     assert ready["status"] == "False"
     message: str = ready["message"]
     return message
