@@ -173,6 +173,8 @@ def test_the_status_counts_everything(up: Up) -> None:
 
 
 def test_top_in_a_pipe_shows_one_interval(up: Up) -> None:
+    with Fleet.from_file(up.state) as fleet:  # one of them stood still in a test before
+        until(lambda: all(each.state == "ready" for each in fleet.proxies()))
     top = answered(up, "top", "--interval", "200ms")
     stats = answered(up, "status")["stats"]
     assert [row["proxy"] for row in top["proxies"]] == [0, 1]
