@@ -48,7 +48,7 @@ class Target:
             assert [session.raw_chat(CHAT).status_code for _ in range(2)] == [200, 200]
         assert self.other.post("reward", {"reward": 1.0}).status_code == 200
         self.admin = self.proxy.admin()
-        exported = self.send("POST", "/export", {"session_ids": [self.other.session_id]})
+        exported = self.send("POST", "/export", {"session_ids": [self.other.session_id], "lease_seconds": 7200})
         self.lease = exported.json()["lease_id"]
         self.unchanged = self.state()
 

@@ -124,6 +124,7 @@ async def cancelled_calls(fleet: Fleet) -> int:
         await eventually(lambda: running(fleet) == 0)
         assert session.turns() == []
     for act in ("close", "delete"):
+        await eventually(lambda: running(fleet) == 0)
         session = fleet.proxy.start_session()
         call = asyncio.create_task(asyncio.to_thread(session.raw_chat, LONG))
         await eventually(lambda: running(fleet) == 1)

@@ -365,7 +365,7 @@ async def test_the_last_spans_are_sent_as_the_proxy_ends(
         users = {"OTEL_SERVICE_NAME": "mine", "OTEL_EXPORTER_OTLP_HEADERS": "a=b"}
         use(monkeypatch, named(receiver.url) | late | users)
         session = await one_call(traced, tmp_path)
-        [span] = [each for each in receiver.spans() if each.name == f"chat {MODEL}"]
+        [span] = await asyncio.to_thread(receiver.wait, lambda each: each.name == f"chat {MODEL}")
         assert span.says["gen_ai.conversation.id"] == session
         assert span.of["service.name"] == "mine" and span.of["rolloutfleet.fleet"] == "test"
         assert {head["a"] for head in receiver.heads} == {"b"}
