@@ -247,7 +247,7 @@ def test_a_clock_that_is_set_reaps_nothing(proxy: ProxyProcess, tmp_path: Path) 
     talk(session)
     for setting, days in (("+300d", 300), ("-300d", -300)):
         clock.write_text(setting)
-        seen = proxy.start_session().show()["created_at"]
+        seen = proxy.start_session(stale_after=60).show()["created_at"]
         assert seen == pytest.approx(time.time() + days * 86400, abs=3600), "the proxy sees the other clock"
         unused = proxy.start_session()
         until(lambda: is_gone(unused))  # noqa: B023
