@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 from tests.client.processes import CLI, Done, invoke, ran
+from tests.real.processes import free_port
 
 from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
@@ -41,9 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def book(folder: Path, **changes: Any) -> Path:
     """The state folder of a fleet whose proxy does not answer."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = free_port()
     folder.mkdir(parents=True)
     (folder / "admin.key").write_text("rfa-0123456789abcdef\n")
     written: dict[str, Any] = {

@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,12 +19,26 @@ import pytest
 from tests.lengths import at_length
 from tests.operator.running import TIMEOUT, running
 
+from rolloutfleet_operator.local.ports import Claims
+
 FLEET = """\
 apiVersion: rolloutfleet.dev/v1alpha1
 kind: RolloutFleet
 metadata: {name: math}
 spec: {model: simulated, engine: {replicas: 2}, proxies: {replicas: 0}}
 """
+
+
+@contextmanager
+def claimed(state: Path) -> Iterator[None]:
+    """No other fleet is given the ports of one that has ended, until the block ends; the same fleet may have them."""
+    claims = Claims()
+    for port in json.loads((state / "ports.json").read_text()).values():
+        claims.take(port)
+    try:
+        yield
+    finally:
+        claims.release()
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -63,7 +79,7 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         assert gone(started)
         assert not (up.state / "fleet.json").exists()
 
-    with running(tmp_path, FLEET) as up:
+    with claimed(up.state), running(tmp_path, FLEET) as up:
         assert [engine["url"] for engine in up.book()["engines"]] == engines
 
 
@@ -96,7 +112,7 @@ def test_a_fleet_that_was_killed_is_started_again_on_its_ports(tmp_path: Path) -
         before = up.book()
         up.process.kill()
         up.process.wait()
-    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+    with claimed(up.state), running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
         up.until_said("is up")
         after = up.book()
         assert after["proxies"][0]["url"] == before["proxies"][0]["url"]

@@ -13,6 +13,7 @@ from typing import Any, cast
 import httpx
 import pytest
 import uvicorn
+from tests.real.processes import free_ports
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
@@ -174,13 +175,10 @@ async def running(
 ) -> AsyncIterator[Proxies]:
     """Two proxies of a fleet that once had three. `misled`: each thinks that the other's address is its own."""
     async with AsyncExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        ports = [one.getsockname()[1] for one in sockets]
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(up)]
+        ports = [*(one.getsockname()[1] for one in sockets), *free_ports(2 - up)]
         apps, metrics, servers = [App(), App()], Metrics(), []
-        for ordinal in range(2):
-            if ordinal >= up:
-                sockets[ordinal].close()
-                continue
+        for ordinal in range(up):
             known = [ports[0], ports[0]] if misled else ports
             peers = Peers(settings_of(ordinal, known, replicas=2), ever=3)
             apps[ordinal].peers = peers

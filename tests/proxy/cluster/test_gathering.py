@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 from tests.proxy.cluster.test_forwarding import serving, settings_of
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
+from tests.real.processes import free_port
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
 from rolloutfleet.wire import StartSessions
@@ -70,9 +71,8 @@ async def opened(stack: AsyncExitStack, folder: Path) -> tuple[Writer, Reader, S
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = [one.getsockname()[1] for one in sockets]
-        sockets[AWAY].close()
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(AWAY)]
+        ports = [*(one.getsockname()[1] for one in sockets), free_port()]
         writer, reader, here, store_id = await opened(stack, tmp_path / "0")
         _, _, there, other_id = await opened(stack, tmp_path / "1")
         peers = Peers(settings_of(0, ports, replicas=3))

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import random
-import socket
 import time
 import tracemalloc
 from array import array
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.real.processes import free_port
 
 from rolloutfleet.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -611,9 +611,7 @@ async def test_no_gateway_is_503(server: Server, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_gateway_that_comes_in_time_is_reached() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     server = Server()
     server.url = f"http://127.0.0.1:{port}"
     async with client(server) as engine:
