@@ -1,5 +1,6 @@
 """Ctrl-C while a command still loads its modules ends it at once, without a traceback."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,23 +15,28 @@ import pytest
 
 @contextmanager
 def loading(module: str, imported: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A command that has just imported a module, with many behind it; and what it will say, imports among it."""
+    """A command that has just imported a module, with many behind it; and what it will say, imports among it.
+
+    It says it into a small pipe, and so it loads no further than that is read.
+    """
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     # A parent that ignores SIGINT, as a shell's background job does, would have it ignored here too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, "--help"],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=writing,
             text=True,
             env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
         )
     finally:
         signal.signal(signal.SIGINT, before)
-    with process:
-        assert process.stderr is not None
-        assert any(line.rpartition("|")[2].strip() == imported for line in process.stderr), "ended before"
-        yield process, process.stderr
+        os.close(writing)
+    with os.fdopen(reading) as said, process:
+        assert any(line.rpartition("|")[2].strip() == imported for line in said), "ended before"
+        yield process, said
 
 
 @pytest.mark.parametrize("module", ["rolloutfleet", "tests.fuzz", "tests.kills", "benchmarks"])
