@@ -103,9 +103,10 @@ def test_the_example_learns_also_while_a_proxy_is_killed(quickstart: Running, tm
                 quickstart.proxies[1].start()
     assert process.returncode == 0, said
     assert said.count("trajectories,") == 8
-    found = re.search(r"mean reward ([0-9.]+) in the first half, ([0-9.]+) in the second", said)
-    assert found is not None, said
-    assert float(found[2]) > float(found[1]), said
+    assert re.search(r"mean reward [0-9.]+ in the first half, [0-9.]+ in the second", said), said
+    rewards = [float(each) for each in re.findall(r"^version \d+: reward ([0-9.]+) ", said, re.MULTILINE)]
+    # The first two batches are begun before anything is learned; later ones are curious now and then.
+    assert sum(rewards[4:]) / 4 > sum(rewards[:2]) / 2, said
     audits = [proxy.audit() for proxy in quickstart.proxies]
     assert all(audit["balanced"] for audit in audits)
     assert [audit["turns"]["leased"] for audit in audits] == [0, 0]
