@@ -38,7 +38,7 @@ SETTINGS = {
     "sessions": {"stale_after": 2.0, "unclaimed_after": 120.0, "cleanup_interval": 0.2, "retry_grace": 0.3},
     "drain_timeout": 20.0,
 }
-SLOW = 15.0
+SLOW = 45.0
 """Seconds of a generation that is in flight for as long as a test needs it to be."""
 DISK = "48m"
 GENERATION = ("--latency", "0.05", "--token-latency", "0.002")

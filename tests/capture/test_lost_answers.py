@@ -106,7 +106,7 @@ def unread(proxy: ProxyProcess) -> socket.socket:
 async def test_a_request_like_one_whose_caller_has_gone_joins_its_call(
     two: Fleet, session: AgentSession, stream: bool, again: bool
 ) -> None:
-    two.engine.fault("slow", seconds=2)
+    two.engine.fault("slow", seconds=4)
     before = sent(two)
     await leave_early(two, session, {**BODY, "stream": stream})
     reply = await asyncio.to_thread(session.raw_chat, {**BODY, "stream": again})
@@ -151,7 +151,7 @@ async def test_each_call_that_lost_its_caller_serves_one_request(two: Fleet, ses
 
 
 async def test_an_answer_that_nobody_waited_for_is_given_once(two: Fleet, session: AgentSession) -> None:
-    two.engine.fault("slow", seconds=1)
+    two.engine.fault("slow", seconds=4)
     await leave_early(two, session, {**BODY, "stream": True})
     await committed(session)
     again, after = session.raw_chat(BODY), session.raw_chat(BODY)
@@ -169,7 +169,7 @@ async def test_while_callers_wait_and_once_they_have_it_equal_requests_are_turns
 
 
 async def test_what_is_sampled_otherwise_is_no_retry(two: Fleet, session: AgentSession) -> None:
-    two.engine.fault("slow", seconds=1)
+    two.engine.fault("slow", seconds=4)
     await leave_early(two, session, BODY)
     await committed(session)
     session.raw_chat({**BODY, "max_tokens": 61})
@@ -177,7 +177,7 @@ async def test_what_is_sampled_otherwise_is_no_retry(two: Fleet, session: AgentS
 
 
 async def test_a_lost_answer_of_a_closed_trajectory_is_not_given_again(two: Fleet, session: AgentSession) -> None:
-    two.engine.fault("slow", seconds=1)
+    two.engine.fault("slow", seconds=4)
     await leave_early(two, session, BODY)
     await committed(session)
     session.post("reward", {"reward": 1.0}).raise_for_status()
@@ -240,7 +240,7 @@ async def test_a_proxy_that_is_killed_before_its_answer_gives_it_to_who_asks_aga
 
 async def test_a_restart_knows_which_answers_arrived(two: Fleet, session: AgentSession) -> None:
     arrived = session.raw_chat(BODY)
-    two.engine.fault("slow", seconds=1)
+    two.engine.fault("slow", seconds=4)
     await leave_early(two, session, {**BODY, "seed": 7})
     await committed(session, 2)
     two.proxy.stop()

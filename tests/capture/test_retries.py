@@ -141,7 +141,7 @@ async def test_a_retry_joins_the_call_whose_caller_has_gone(
 ) -> None:
     session = proxy.start_session()
     body = {**BODY, "stream": stream}
-    fleet.engine.fault("slow", seconds=2)
+    fleet.engine.fault("slow", seconds=4)
     before = sent(fleet)
     headers = {"idempotency-key": "k"} if by == "key" else {}
     await leave_early(fleet, session, body, **headers)
@@ -174,7 +174,7 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_joins_the
     asked, address = two.proxies[0], ("127.0.0.1", two.proxies[0].port)
     session = two.proxies[owner].start_session(here=True)
     body = {**BODY, "stream": stream}
-    two.engine.fault("slow", seconds=2)
+    two.engine.fault("slow", seconds=4)
     with contextlib.ExitStack() as stack:
         again = stack.enter_context(socket.create_connection(address, timeout=60)) if kept else None
         first = stack.enter_context(socket.create_connection(address, timeout=60))
