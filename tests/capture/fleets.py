@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,13 @@ class Closable(Protocol):
 
 
 _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
+
+
+def wait_until_gone(processes: Sequence[psutil.Process]) -> None:
+    """For up to 30 s."""
+    gone_by = time.monotonic() + 30
+    while any(is_alive(each) for each in processes) and time.monotonic() < gone_by:
+        time.sleep(0.005)
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -124,10 +131,12 @@ class ProxyProcess:
         assert self.process.wait(seconds) == -signal.SIGKILL, end_of(self.log)
 
     def kill_alone(self) -> None:
-        """SIGKILL, to the parent process alone: its worker ends by itself."""
+        """SIGKILL, to the parent process alone: its worker and their helpers end by themselves, before this returns."""
         assert self.process is not None
+        helpers = psutil.Process(self.process.pid).children(recursive=True)
         os.kill(self.process.pid, signal.SIGKILL)
         self.wait_until_killed(30)
+        wait_until_gone(helpers)
 
     def kill_worker(self) -> None:
         """SIGKILL, to the worker alone: the parent starts another."""
@@ -139,9 +148,7 @@ class ProxyProcess:
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
             helpers = psutil.Process(self.process.pid).children(recursive=True)
             os.killpg(self.process.pid, signal.SIGKILL)
-            gone_by = time.monotonic() + 30
-            while any(is_alive(each) for each in helpers) and time.monotonic() < gone_by:
-                time.sleep(0.005)
+            wait_until_gone(helpers)
         self.process.wait(30)
 
     def stop(self) -> None:
@@ -170,7 +177,7 @@ class ProxyProcess:
 
     def gauge(self, series: str) -> float:
         """What /metrics says of a series: `name`, or `name{label="value"}`."""
-        text = httpx.get(f"{self.url}/metrics").raise_for_status().text
+        text = httpx.get(f"{self.url}/metrics", timeout=60).raise_for_status().text
         [value] = [line.removeprefix(f"{series} ") for line in text.splitlines() if line.startswith(f"{series} ")]
         return float(value)
 
@@ -237,18 +244,18 @@ class EngineControl:
     command: tuple[str, ...] = ()
 
     def log(self) -> list[Json]:
-        ended: list[Json] = httpx.get(f"{self.url}/log").raise_for_status().json()["requests"]
+        ended: list[Json] = httpx.get(f"{self.url}/log", timeout=60).raise_for_status().json()["requests"]
         return ended
 
     def counters(self) -> dict[str, int]:
-        counted: dict[str, int] = httpx.get(f"{self.url}/counters").raise_for_status().json()
+        counted: dict[str, int] = httpx.get(f"{self.url}/counters", timeout=60).raise_for_status().json()
         return counted
 
     def fault(self, kind: str, **options: Json) -> None:
-        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}).raise_for_status()
+        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}, timeout=60).raise_for_status()
 
     def clear_faults(self) -> None:
-        httpx.delete(f"{self.url}/faults").raise_for_status()
+        httpx.delete(f"{self.url}/faults", timeout=60).raise_for_status()
 
 
 @dataclass(frozen=True)

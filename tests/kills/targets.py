@@ -54,8 +54,10 @@ class Target:
     started_here: "subprocess.Popen[bytes] | None" = None
 
     def kill(self) -> None:
-        """SIGKILL, to it and its children."""
+        """SIGKILL, to it and its children; on return its port is free."""
         os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def start_again(self) -> None:
         """The kernel ties its life to the thread that starts it, so this is for the main thread."""
