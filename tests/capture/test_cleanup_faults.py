@@ -63,6 +63,7 @@ def conversations(proxy: ProxyProcess) -> set[str]:
     return turns
 
 
+@pytest.mark.timeout(400)
 def test_kills_everywhere_in_a_sweep_lose_nothing(proxy: ProxyProcess) -> None:
     proxy.settings["sessions"] = {**SOON, "stale_after": 3600}
     proxy.start()
@@ -76,7 +77,7 @@ def test_kills_everywhere_in_a_sweep_lose_nothing(proxy: ProxyProcess) -> None:
     for place, times in ((MID_DUMP, 3), (AFTER_RENAME, 2), (AFTER_DUMP, 1), (MID_SWEEP, 1), (BEFORE_COMMIT, 2)):
         proxy.environment = {VARIABLE: f"{place}:{times}"}
         proxy.launch()
-        proxy.wait_until_killed(30)
+        proxy.wait_until_killed(60)
         dumped = dumped_turns(proxy)
         assert set(dumped) <= turns and set(dumped.values()) <= {1}, f"{place}: what is there is whole"
     proxy.environment = {}
@@ -139,7 +140,7 @@ def test_a_call_that_comes_while_its_session_is_dumped_waits_for_the_files(held:
         lambda: session.post("reward", {"reward": 1.0}),
         lambda: session.post("close"),
     )
-    assert httpx.get(f"{proxy.url}/health").status_code == httpx.get(f"{proxy.url}/ready").status_code == 200
+    assert all(httpx.get(f"{proxy.url}/{path}", timeout=60).status_code == 200 for path in ("health", "ready"))
     assert session.show()["turns"] == 1 and talk(other)
     assert not any(answer.done() for answer in waiting), "nobody else waits"
     held.let_go()

@@ -462,7 +462,7 @@ async def test_a_new_metric_takes_its_declaration_and_the_place_that_counts(watc
 
 def samples(proxy: ProxyProcess) -> dict[tuple[str, tuple[str, ...]], float]:
     """Each sample of /metrics by its name and its labels' values, in order of the labels."""
-    text = httpx.get(f"{proxy.url}/metrics").raise_for_status().text
+    text = httpx.get(f"{proxy.url}/metrics", timeout=60).raise_for_status().text
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)

@@ -13,7 +13,7 @@ COMMAND = [sys.executable, "-m", "rolloutfleet_engine"]
 
 
 def test_help_teaches() -> None:
-    said = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    said = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
     for name in ("--token-latency", "--noncanonical", "--faults", "examples:", "curl localhost:30000/counters"):
         assert name in said
 
@@ -39,21 +39,21 @@ def test_a_taken_port_is_said() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         arguments = ["--port", str(taken.getsockname()[1])]
-        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
+        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "is the port taken?" in ended.stderr
 
 
 def test_a_model_without_a_tokenizer_is_said(tmp_path: Path) -> None:
     arguments = ["--port", "0", "--model-path", str(tmp_path)]
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "has no tokenizer.json" in ended.stderr
 
 
 def test_wrong_faults_are_said() -> None:
     ended = subprocess.run(
-        [*COMMAND, "--faults", '[{"kind": "x"}]'], capture_output=True, text=True, timeout=30, check=False
+        [*COMMAND, "--faults", '[{"kind": "x"}]'], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 2
     assert "unknown kind `x`" in ended.stderr

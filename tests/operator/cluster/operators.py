@@ -71,7 +71,7 @@ class OperatorProcess:
 
     def figure(self, name: str) -> float:
         """A metric without labels, as it is scraped; 0 where there is none."""
-        for line in httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", trust_env=False, timeout=60).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[-1])
         return 0.0

@@ -263,7 +263,9 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    # One event loop has them all: who looks must have more patience than it may stand still.
+    monkeypatch.setattr("rolloutfleet_proxy.cluster.peers.POLL_TIMEOUT", 20.0)
     async with AsyncExitStack() as stack:
         ports, engines = free_ports(SIZE), SilentEngines()
         proxies = [await stack.enter_async_context(opened(tmp_path, n, ports, engines)) for n in range(SIZE)]

@@ -482,14 +482,14 @@ def _wait_until_ready(url: str) -> None:
 
 
 def _wait_until(url: str) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     with httpx.Client() as client:
         while time.monotonic() < until:
             with suppress(httpx.TransportError):
                 if client.get(url).status_code == 200:
                     return
             time.sleep(0.05)
-    raise AssertionError(f"{url} did not answer within 30 s")
+    raise AssertionError(f"{url} did not answer within 120 s")
 
 
 @asynccontextmanager
