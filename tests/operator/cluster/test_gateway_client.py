@@ -191,7 +191,7 @@ async def test_an_engine_that_drains_is_listed_as_such(gateways: GatewayClient, 
         assert known.id is not None
         await gateways.remove(RemoveWorker(gateway=gateway.url, url=known.url, id=known.id), KEY)
         async with asyncio.timeout(60):
-            while (await gateways.lists([gateway.url], KEY))[gateway.url] == (known,):
+            while (listed := (await gateways.lists([gateway.url], KEY))[gateway.url]) == (known,):
                 await asyncio.sleep(0.02)
-        (draining,) = (await gateways.lists([gateway.url], KEY))[gateway.url]
+        (draining,) = listed
         assert draining == ObservedWorker(url=known.url, healthy=False, id=known.id, draining=True)
