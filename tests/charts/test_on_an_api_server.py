@@ -12,6 +12,7 @@ import yaml
 from tests.charts import raw
 from tests.charts.helm import CHART, NAMESPACE, HelmFailed, helm, template, the
 from tests.operator.cluster.apiserver import ApiServer, running
+from tests.waiting import until
 
 from rolloutfleet_operator import crd
 
@@ -148,7 +149,7 @@ def test_the_operator_may_do_what_it_does_everywhere_and_nothing_more(release: R
         ("get", "nodes"),
         ("list", "leases.coordination.k8s.io"),
     ):
-        assert release.may(verb, resource, "default"), f"{verb} {resource}"
+        until(lambda: release.may(verb, resource, "default"))  # noqa: B023
     for verb, resource in (
         ("patch", FLEET),
         ("list", "secrets"),
@@ -163,13 +164,13 @@ def test_the_operator_may_do_what_it_does_everywhere_and_nothing_more(release: R
         ("delete", "customresourcedefinitions.apiextensions.k8s.io"),
     ):
         assert not release.may(verb, resource, "default"), f"{verb} {resource}"
-    assert release.may("update", f"leases.coordination.k8s.io/{RELEASE}-operator", release.namespace)
+    until(lambda: release.may("update", f"leases.coordination.k8s.io/{RELEASE}-operator", release.namespace))
     assert not release.may("update", "leases.coordination.k8s.io/another", release.namespace)
 
 
 def test_an_operator_of_one_namespace_may_do_nothing_elsewhere(release: Release) -> None:
     release.install("--set", f"watchNamespace={release.namespace}")
-    assert release.may("create", "statefulsets.apps", release.namespace)
+    until(lambda: release.may("create", "statefulsets.apps", release.namespace))
     assert release.may("get", "secrets", release.namespace)
     for verb, resource in (("list", FLEET), ("get", "secrets"), ("list", "pods"), ("get", "nodes")):
         assert not release.may(verb, resource, "default"), f"{verb} {resource}"
