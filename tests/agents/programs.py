@@ -129,9 +129,11 @@ class Codex(Program):
         config = documented_block("codex.md", "toml").replace("SESSION_URL/v1", self.base_url)
         (home / "config.toml").write_text(config)
         free = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+        # A proxy's start may take a busy machine longer than it asks again by itself.
+        patient = ("-c", "model_providers.rolloutfleet.stream_max_retries=30")
         own = {"CODEX_HOME": str(home), "SESSION_KEY": self.api_key}
         return self._start(
-            [codex(), "exec", "--json", *free, *options, prompt], {**bare_environment(self.folder), **own}
+            [codex(), "exec", "--json", *free, *patient, *options, prompt], {**bare_environment(self.folder), **own}
         )
 
 
