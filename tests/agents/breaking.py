@@ -59,7 +59,7 @@ class Breaking(ABC):
     ) -> None:
         before = fleet.engine.counters()
         with relay_to(fleet) as relay:
-            url = session.base_url.replace(str(fleet.proxy.port), str(relay.port))
+            url = session.base_url.replace(f":{fleet.proxy.port}/", f":{relay.port}/")
             running = replace(agent, base_url=url).start(TASK)
             if lost == "in mid-stream":
                 relay.cut_at(self.delta)
