@@ -112,7 +112,8 @@ async def _talk(fleet: AsyncFleet, midway: asyncio.Event, *, last_is_long: bool)
             if chunks >= CUT_AFTER:
                 midway.set()
 
-        ever = {"max_tokens": LONG, "tools": TOOLS, "extra_body": {"ignore_eos": True}}
+        # With their log-probabilities, tokens have a chunk each even while what may become a call is held back.
+        ever = {"max_tokens": LONG, "tools": TOOLS, "logprobs": True, "extra_body": {"ignore_eos": True}}
         try:
             messages.append(await ask_streaming(client, messages, seen, **ever))
         finally:
