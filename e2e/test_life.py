@@ -25,8 +25,7 @@ def test_edited_settings_are_in_force_without_a_restart(operator: Operator, name
     fleet.until("sessions are there", lambda: "begun" in fleet.log(watch), seconds=90)
 
     fleet.patch({"sessions": {"staleAfter": "15s", "dump": {"path": "/dumps/second"}}})
-    fleet.until("settings are not in force yet", lambda: fleet.condition("SettingsInForce")["status"] == "False")
-    fleet.until("settings are in force", lambda: fleet.condition("SettingsInForce")["status"] == "True", seconds=120)
+    fleet.until("settings are in force", fleet.settings_in_force, seconds=120)
     said = agents.finish(namespace, watch)
 
     assert said["idle_status"] == 410
