@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
-from tests.capture.fleets import AgentSession, Fleet, running_fleet
+from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk
+from tests.stalls import Stalls
 from tests.waiting import until
 
 pytestmark = pytest.mark.deadline
@@ -32,6 +34,30 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield running
 
 
+@asynccontextmanager
+async def probed(proxy: ProxyProcess, *, pause: float = 0.0) -> AsyncIterator[list[float]]:
+    """Seconds of each answer of /health, asked for until the block ends, less those that this process stood still."""
+    waits: list[float] = []
+    left = asyncio.Event()
+
+    async def probe() -> None:
+        async with httpx.AsyncClient(timeout=30) as prober:
+            while not left.is_set():
+                began = time.monotonic()
+                assert (await prober.get(f"{proxy.url}/health")).status_code == 200
+                ended = time.monotonic()
+                waits.append(ended - began - stalls.between(began, ended))
+                await asyncio.sleep(pause)
+
+    with Stalls() as stalls:
+        probing = asyncio.create_task(probe())
+        try:
+            yield waits
+        finally:
+            left.set()
+            await probing
+
+
 async def ask(client: httpx.AsyncClient, session: AgentSession, **body: Any) -> int:
     reply = await client.post(
         f"{session.base_url}/chat/completions", json=body, headers={"authorization": f"Bearer {session.api_key}"}
@@ -45,7 +71,6 @@ async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_ex
     reading = proxy.start_session()
     until = time.monotonic() + SECONDS
     statuses: list[int] = []
-    waits: list[float] = []
 
     async def talk(client: httpx.AsyncClient, session: AgentSession) -> None:
         while time.monotonic() < until:
@@ -70,16 +95,9 @@ async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_ex
                 await client.post(f"{proxy.url}/leases/{reply.headers['lease-id']}/ack", headers=headers)
             await asyncio.sleep(0.1)
 
-    async def probe() -> None:
-        async with httpx.AsyncClient(timeout=30) as prober:
-            while time.monotonic() < until:
-                began = time.monotonic()
-                assert (await prober.get(f"{proxy.url}/health")).status_code == 200
-                waits.append(time.monotonic() - began)
-                await asyncio.sleep(0.02)
-
-    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as client:
-        await asyncio.gather(*(talk(client, session) for session in sessions), read(client), export(client), probe())
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=120, limits=limits) as client, probed(proxy, pause=0.02) as waits:
+        await asyncio.gather(*(talk(client, session) for session in sessions), read(client), export(client))
 
     assert set(statuses) == {200} and len(statuses) > 2 * AGENTS
     assert len(waits) > 20
@@ -97,20 +115,8 @@ async def test_health_answers_while_bodies_of_many_megabytes_are_read(busy: Flee
         json.dumps({"messages": messages, **more, "max_tokens": 5}).encode()
         for messages, more in ((hopeless, {}), (short, {"user": "u" * 50_000_000}))
     ]
-    waits: list[float] = []
-    reading = asyncio.Event()
-
-    async def probe() -> None:
-        async with httpx.AsyncClient(timeout=30) as prober:
-            while not reading.is_set():
-                began = time.monotonic()
-                assert (await prober.get(f"{proxy.url}/health")).status_code == 200
-                waits.append(time.monotonic() - began)
-
-    probing = asyncio.create_task(probe())
-    replies = await asyncio.gather(*(asyncio.to_thread(session.raw_chat, body) for body in bodies * 2))
-    reading.set()
-    await probing
+    async with probed(proxy) as waits:
+        replies = await asyncio.gather(*(asyncio.to_thread(session.raw_chat, body) for body in bodies * 2))
     assert [reply.status_code for reply in replies] == [400, 200] * 2
     assert replies[0].json()["error"]["code"] == "context_length_exceeded"
     assert max(waits) < 1.0
@@ -128,16 +134,6 @@ async def test_health_answers_while_a_large_dump_is_written_and_taken_in_again(t
             admin.put("/shards/large", params=tied, content=one_tensor({"large": tensor})).raise_for_status()
         messages = [{"role": "user", "content": LONG}]
         turns = await asyncio.to_thread(talk, session, turns=3, messages=messages)
-        waits: list[float] = []
-        done = asyncio.Event()
-
-        async def probe() -> None:
-            async with httpx.AsyncClient(timeout=30) as prober:
-                while not done.is_set():
-                    began = time.monotonic()
-                    assert (await prober.get(f"{proxy.url}/health")).status_code == 200
-                    waits.append(time.monotonic() - began)
-                    await asyncio.sleep(0.1)
 
         def goes_and_comes_back() -> None:
             session.post("reward", {"reward": 1.0}).raise_for_status()
@@ -148,10 +144,8 @@ async def test_health_answers_while_a_large_dump_is_written_and_taken_in_again(t
             with proxy.admin() as admin:
                 admin.post("/dumps/import", json={"names": [name]}).raise_for_status()
 
-        probing = asyncio.create_task(probe())
-        await asyncio.to_thread(goes_and_comes_back)
-        done.set()
-        await probing
+        async with probed(proxy, pause=0.1) as waits:
+            await asyncio.to_thread(goes_and_comes_back)
         audit = proxy.audit()
         assert audit["balanced"] and audit["turns"]["imported"] == len(turns)
         assert audit["shards"]["bytes"] >= LARGE
