@@ -17,10 +17,11 @@ import pytest
 def loading(module: str, imported: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A command that has just imported a module, with many behind it; and what it will say, imports among it.
 
-    It says it into a small pipe, and so it loads no further than that is read.
+    It says it into a pipe, on Linux a small one: it loads no further than that is read.
     """
     reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    if sys.platform == "linux":
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     # A parent that ignores SIGINT, as a shell's background job does, would have it ignored here too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -34,7 +35,7 @@ def loading(module: str, imported: str) -> Iterator[tuple[subprocess.Popen[str],
     finally:
         signal.signal(signal.SIGINT, before)
         os.close(writing)
-    with os.fdopen(reading) as said, process:
+    with process, os.fdopen(reading) as said:
         assert any(line.rpartition("|")[2].strip() == imported for line in said), "ended before"
         yield process, said
 
