@@ -184,7 +184,7 @@ async def test_a_call_that_is_left_while_others_look_on_is_left(slow: Fleet) -> 
     session = proxy.start_session()
     long = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1000, "ignore_eos": True}
     # Half of the grace: it is under way when its caller leaves late, and ends in time where the engine is slow.
-    short = {**long, "max_tokens": 100}
+    short = {**long, "max_tokens": 200}
     with following(proxy) as events:
         await leave_early(slow, session, long)
         await eventually(lambda: total(slow, "running") == 0)
