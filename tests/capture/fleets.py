@@ -181,6 +181,11 @@ class ProxyProcess:
         [value] = [line.removeprefix(f"{series} ") for line in text.splitlines() if line.startswith(f"{series} ")]
         return float(value)
 
+    def is_gone(self, session_id: str) -> bool:
+        """Whether a session was here and is no more."""
+        with self.admin() as admin:
+            return admin.get(f"/sessions/{session_id}").status_code == 410
+
     def stats(self) -> Json:
         with self.admin() as admin:
             return admin.get("/stats").raise_for_status().json()

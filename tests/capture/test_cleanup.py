@@ -24,8 +24,7 @@ NEAR = np.array([1, 2, 3], dtype=np.int64)
 
 
 def is_gone(session: AgentSession) -> bool:
-    with session.proxy.admin() as admin:
-        return admin.get(f"/sessions/{session.session_id}").status_code == 410
+    return session.proxy.is_gone(session.session_id)
 
 
 def dump_folder(proxy: ProxyProcess) -> Path:

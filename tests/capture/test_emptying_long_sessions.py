@@ -99,11 +99,6 @@ def delete(proxy: ProxyProcess, name: str) -> None:
         assert reply.status_code == 204, reply.text
 
 
-def is_gone(proxy: ProxyProcess, name: str) -> bool:
-    with proxy.admin() as admin:
-        return admin.get(f"/sessions/{name}").status_code == 410
-
-
 def sums(proxy: ProxyProcess) -> dict[str, Any]:
     found = proxy.audit()
     assert found["balanced"], found
@@ -156,7 +151,7 @@ def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -
     assert sums(proxy) == deleted
     until(lambda: proxy.stats()["store"]["reserved"], seconds=100)
     delete(proxy, short)
-    assert is_gone(proxy, long) and is_gone(proxy, short)
+    assert proxy.is_gone(long) and proxy.is_gone(short)
     assert sums(proxy)["turns"]["live"] == 0
     judge.assert_sound(proxy)
 
@@ -189,7 +184,7 @@ def test_many_sessions_are_deleted_at_once(proxy: ProxyProcess) -> None:
     proxy.start()
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(partial(delete, proxy), names))
-        assert all(pool.map(partial(is_gone, proxy), names))
+        assert all(pool.map(proxy.is_gone, names))
     after = sums(proxy)
     assert after["keys"] == 0 and after["turns"]["discarded"] == {"deleted": 100 * 150}
     until(lambda: turns_left(proxy) == 0, seconds=200)
