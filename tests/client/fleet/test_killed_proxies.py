@@ -111,8 +111,8 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
 
 
 @contextlib.contextmanager
-def drawing(new_key: Callable[[], str]) -> Iterator[None]:
-    """Starts draw their keys from there."""
+def start_keys(new_key: Callable[[], str]) -> Iterator[None]:
+    """Idempotency-Keys of starts are made by `new_key`, those in place of a refused one too."""
     with pytest.MonkeyPatch.context() as patched:
         for module in ("async_fleet", "proxies"):
             patched.setattr(f"rolloutfleet.fleet.{module}.new_key", new_key)
@@ -127,7 +127,7 @@ async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies
     keys = keys_by_turns()
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         # Left to chance, one start in 256 draws eight keys of the proxy that is down, and then waits for seconds.
-        with drawing(lambda: next(keys)):
+        with start_keys(lambda: next(keys)):
             async with asyncio.timeout(5):
                 sessions = [await fleet.start_session() for _ in range(20)]
         assert {session.session_id[:2] for session in sessions} == {"s0"}
@@ -148,7 +148,7 @@ async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_
     async with AsyncFleet(whereabouts(two), progress=False, patience=60) as fleet:
         dying.start()
         two.wait_until_complete()
-        with drawing(lambda: key):
+        with start_keys(lambda: key):
             starting = asyncio.create_task(fleet.start_session())
             await asyncio.to_thread(dying.wait_until_killed, 30)
         dying.environment = {}
