@@ -153,7 +153,7 @@ class Fleet:
         self.until("agents are under way", lambda: "begun" in self.log(job), seconds=60)
         traffic = Traffic()
         yield traffic
-        # It may end before what has told it to. Were it not told, it would not finish.
+        # The container may end before `kubectl exec` does. If the signal were lost, `finish` would time out.
         told = ("python", "-c", "import os, signal; os.kill(1, signal.SIGUSR1)")
         self.namespace.succeeds("exec", f"job/{job}", "--", *told)
         said = agents.finish(self.namespace, job)

@@ -125,7 +125,7 @@ def test_a_gateway_before_engines_with_a_key_ends_soon_and_the_next_one_is_told_
     name = gateway["metadata"]["name"]
     assert keyed.namespace("exec", name, "--", "cat", "/proc/1/cmdline").startswith("dumb-init\0")
 
-    # The container may end before what has told it to.
+    # The container may end before `kubectl exec` does.
     keyed.namespace.succeeds("exec", name, "--", "python", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
     keyed.until("the container has started again", lambda: restarts(keyed) == 1, seconds=ENDS_WITHIN)
     keyed.until("the gateway is right", lambda: right(keyed), seconds=KNOWN_WITHIN)

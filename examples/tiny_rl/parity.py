@@ -112,7 +112,7 @@ async def _talk(fleet: AsyncFleet, midway: asyncio.Event, *, last_is_long: bool)
             if chunks >= CUT_AFTER:
                 midway.set()
 
-        # With their log-probabilities, tokens have a chunk each even while what may become a call is held back.
+        # With log-probabilities each token has a chunk, even while text that may become a tool call is held back.
         ever = {"max_tokens": LONG, "tools": TOOLS, "logprobs": True, "extra_body": {"ignore_eos": True}}
         try:
             messages.append(await ask_streaming(client, messages, seen, **ever))

@@ -129,7 +129,7 @@ class Codex(Program):
         config = documented_block("codex.md", "toml").replace("SESSION_URL/v1", self.base_url)
         (home / "config.toml").write_text(config)
         free = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-        # A proxy's start may take a busy machine longer than it asks again by itself.
+        # By default it gives up sooner than a busy machine may have started a proxy again.
         patient = ("-c", "model_providers.rolloutfleet.stream_max_retries=30")
         own = {"CODEX_HOME": str(home), "SESSION_KEY": self.api_key}
         return self._start(

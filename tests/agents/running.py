@@ -15,7 +15,7 @@ from tests.capture.fleets import AgentSession, Fleet, running_fleet
 
 LOOPS = Path(__file__).parent / "loops"
 TIMEOUT = 300.0
-"""Seconds for one loop; importing some of the frameworks takes ten of a processor that others use too."""
+"""Seconds for one loop; importing some of the frameworks takes ten, and more on a busy machine."""
 
 Json = Any
 

@@ -88,7 +88,7 @@ def test_an_outline_has_the_turns_of_all_branches_without_what_is_long(proxy: Pr
     said, first = say(session, {"role": "user", "content": "One " * 5000}, tools=TOOLS)
     _, second = say(session, *said, {"role": "user", "content": "Two"}, tools=TOOLS)
     _, other = say(session, {"role": "user", "content": "Another"})
-    until(lambda: page(session)["turns"][0]["delivered"])  # is noted later
+    until(lambda: page(session)["turns"][0]["delivered"])  # noted a moment after the answer
     outline = page(session, outline=True)
     Conversation.model_validate(outline)
     assert [turn["turn_id"] for turn in outline["turns"]] == [first, second, other] and outline["cursor"] is None

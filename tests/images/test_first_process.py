@@ -35,7 +35,7 @@ def test_every_image_begins_with_the_init_that_its_lock_names() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux")
 @pytest.mark.parametrize("target", RECIPES)
 def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(60)")  # so long it has not
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(60)")  # Python begins nothing of ours before
     words = [str(BIN / "dumb-init"), *ENTRYPOINTS[target][1:3], str(BIN / ENTRYPOINTS[target][3])]
     namespace = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     started = subprocess.Popen(

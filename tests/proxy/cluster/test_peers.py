@@ -264,7 +264,7 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
 
 @pytest.fixture
 async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    # One event loop has them all: who looks must have more patience than it may stand still.
+    # All share one event loop: a poll must outlast the time for which that may stand still.
     monkeypatch.setattr("rolloutfleet_proxy.cluster.peers.POLL_TIMEOUT", 20.0)
     async with AsyncExitStack() as stack:
         ports, engines = free_ports(SIZE), SilentEngines()
@@ -466,7 +466,7 @@ async def test_a_fleet_is_paused_updated_and_continued_from_any_proxy(fleet: Fle
 
 
 async def test_without_scope_a_proxy_covers_itself(fleet: Fleet) -> None:
-    for proxy in fleet.proxies:  # at first one takes over what the others know
+    for proxy in fleet.proxies:  # one that has just started adopts a newer version of its peers
         assert proxy.looking is not None
         proxy.looking.cancel()
     answer = (await fleet.call(1, "PUT", "/version", {"version": 3})).json()
