@@ -1,12 +1,17 @@
-"""Waiting for what only shows when it is looked at."""
+"""Waiting for what only shows when it is looked at, and how long tests wait for anything that must come."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+VARIABLE: Final = "ROLLOUTFLEET_TEST_PATIENCE"
+PATIENCE: Final = float(os.environ.get(VARIABLE, "240"))
+"""Seconds. Only a test that fails waits so long: a slow disk may take a minute over the first look at a library."""
 
 
-def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
     """What `holds` returns once it is true."""
     ends = time.monotonic() + seconds
     while not (found := holds()):
@@ -15,7 +20,7 @@ def until(holds: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     return found
 
 
-async def eventually(holds: Callable[[], object], *, seconds: float = 20.0) -> None:
+async def eventually(holds: Callable[[], object], *, seconds: float = PATIENCE) -> None:
     """Return once it is true; it is asked in a thread, so it may block. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(holds):

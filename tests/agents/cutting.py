@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 from tests.agents.fleet import PLACES
 from tests.capture.fleets import Fleet
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.failpoints import BEFORE_ANSWER, HELD
-
-SECONDS = 30.0
 
 
 class Relay:
@@ -102,7 +101,7 @@ def held_before_its_answer(fleet: Fleet) -> Iterator[None]:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, "no turn was committed"
         time.sleep(0.005)

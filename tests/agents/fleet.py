@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.capture.fleets import Fleet, running_fleet
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.failpoints import ANY, VARIABLE
@@ -58,7 +59,7 @@ def weather_rounds(tool: str) -> list[dict[str, Json]]:
 
 
 def until_a_second_answer_is_made(fleet: Fleet, before: dict[str, int]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         now = fleet.engine.counters()
         finished = now["finished"] - before["finished"]

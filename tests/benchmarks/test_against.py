@@ -11,7 +11,6 @@ from benchmarks import against
 HERE = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(240)
 def test_a_checkout_is_set_against_another_in_the_same_rounds() -> None:
     binaries.build()
     figures = {

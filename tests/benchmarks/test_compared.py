@@ -7,7 +7,6 @@ from benchmarks.rigs.plan import Plan
 PLAN = Plan(pairs=1, warmup=0.5, window=1.0)
 
 
-@pytest.mark.timeout(240)
 def test_what_the_proxy_takes_is_told_beside_both_gateways_from_the_same_rounds() -> None:
     binaries.build()
     outcome = compared.capture_vs_gateway(PLAN)

@@ -15,7 +15,6 @@ PLAN = Plan(pairs=1, dialect_sessions=2, dialect_turns=3)
 MARK = re.compile(r"<\d+:\d+>")
 
 
-@pytest.mark.timeout(240)
 def test_the_same_prompts_are_sent_both_ways_and_every_turn_extends() -> None:
     binaries.build()
     outcome = dialects.dialects(PLAN)

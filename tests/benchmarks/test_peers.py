@@ -1,6 +1,5 @@
 """The peers carry the load that they are measured under: whole sessions, without an error."""
 
-import pytest
 from benchmarks.peers import running
 from benchmarks.peers.environments import lock_of
 from benchmarks.rigs import binaries
@@ -9,7 +8,6 @@ from benchmarks.rigs.load import Shape
 from benchmarks.rigs.plan import Plan
 
 
-@pytest.mark.timeout(120)
 def test_the_proxy_in_r1s_shape_takes_whole_sessions() -> None:
     binaries.build()
     with bench(Plan.quick(), reply_tokens=50) as on, running.fastapi_httpx(on) as peer:

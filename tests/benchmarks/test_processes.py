@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.rigs import processes
 from benchmarks.rigs.processes import Running, StartFailed
+from tests.waiting import PATIENCE
 
 PARENT = """
 import subprocess, sys, time
@@ -29,7 +30,7 @@ def test_a_tree_counts_children_that_run_and_children_that_ended(tmp_path: Path)
         assert 0.5 <= processes.cpu_seconds(running.pid) < 5
         assert processes.memory(running.pid).rss > 60_000_000
         pids = list(processes.tree(running.pid))
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
@@ -62,7 +63,7 @@ def test_told_to_stop_it_ends_what_it_started(tmp_path: Path, told: signal.Signa
         assert bench.stdout is not None
         started = int(bench.stdout.readline())
         bench.send_signal(told)
-        bench.wait(timeout=30)
+        bench.wait(timeout=PATIENCE)
     with pytest.raises(ProcessLookupError):
         os.kill(started, 0)
 

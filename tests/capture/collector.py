@@ -12,8 +12,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-
-SECONDS = 20.0
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class OtlpReceiver:
 
     def wait(self, chosen: Callable[[Received], bool], *, count: int = 1) -> list[Received]:
         """So many spans that are chosen, as soon as they have come."""
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + PATIENCE
         with self.arrived:
             while len(found := [span for span in self.spans() if chosen(span)]) < count:
                 assert self.arrived.wait(until - time.monotonic()), f"{len(found)} of {count} came: {self.spans()}"

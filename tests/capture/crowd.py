@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import httpx
 from tests.capture.fleets import ProxyProcess
+from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import SESSION_RECLAIMED
 
@@ -70,8 +71,8 @@ class Crowd:
         headers = {"authorization": f"Bearer {self._proxy.key}"}
         limits = httpx.Limits(max_connections=None)
         async with (
-            httpx.AsyncClient(base_url=self._proxy.url, timeout=60, limits=limits) as self._client,
-            httpx.AsyncClient(base_url=self._proxy.url, timeout=60, headers=headers) as self._admin,
+            httpx.AsyncClient(base_url=self._proxy.url, timeout=PATIENCE, limits=limits) as self._client,
+            httpx.AsyncClient(base_url=self._proxy.url, timeout=PATIENCE, headers=headers) as self._admin,
             asyncio.TaskGroup() as tasks,
         ):
             agents = [tasks.create_task(self._agent(number)) for number in range(self._agents)]
@@ -85,7 +86,7 @@ class Crowd:
     async def until_answered(self, more: int) -> None:
         """Return when so many more calls have been answered."""
         wanted = self.answers + more
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while self.answers < wanted:
                 await asyncio.sleep(0.02)
 

@@ -26,13 +26,13 @@ from tests.real.processes import (
     serving,
     wait_until_ready,
 )
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.http.headers import PLACED
 from rolloutfleet_proxy.store.reserve import FILE
 
 MODEL = "simulated"
-SECONDS_TO_START = 60.0
 Json = Any
 
 
@@ -40,12 +40,12 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-_PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": 60}
+_PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": PATIENCE}
 
 
 def wait_until_gone(processes: Sequence[psutil.Process]) -> None:
-    """For up to 30 s."""
-    gone_by = time.monotonic() + 30
+    """For so long as a test has patience."""
+    gone_by = time.monotonic() + PATIENCE
     while any(is_alive(each) for each in processes) and time.monotonic() < gone_by:
         time.sleep(0.005)
 
@@ -113,7 +113,7 @@ class ProxyProcess:
     def wait_until_ready(self) -> None:
         """Raises NotServing where it ends before that."""
         assert self.process is not None
-        wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + SECONDS_TO_START)
+        wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + PATIENCE)
 
     def sees(self) -> set[int]:
         """Which proxies of the fleet are ready, as it knows them by now."""
@@ -135,7 +135,7 @@ class ProxyProcess:
         assert self.process is not None
         helpers = psutil.Process(self.process.pid).children(recursive=True)
         os.kill(self.process.pid, signal.SIGKILL)
-        self.wait_until_killed(30)
+        self.wait_until_killed(PATIENCE)
         wait_until_gone(helpers)
 
     def kill_worker(self) -> None:
@@ -149,7 +149,7 @@ class ProxyProcess:
             helpers = psutil.Process(self.process.pid).children(recursive=True)
             os.killpg(self.process.pid, signal.SIGKILL)
             wait_until_gone(helpers)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -157,7 +157,7 @@ class ProxyProcess:
             self.process = None
 
     def admin(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=60)
+        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=PATIENCE)
 
     def start_session(self, *, here: bool = False, **asked: Json) -> "AgentSession":
         """`here`: whatever other proxies have room, at this one."""
@@ -177,7 +177,7 @@ class ProxyProcess:
 
     def gauge(self, series: str) -> float:
         """What /metrics says of a series: `name`, or `name{label="value"}`."""
-        text = httpx.get(f"{self.url}/metrics", timeout=60).raise_for_status().text
+        text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).raise_for_status().text
         [value] = [line.removeprefix(f"{series} ") for line in text.splitlines() if line.startswith(f"{series} ")]
         return float(value)
 
@@ -236,7 +236,7 @@ class AgentSession:
             f"{self.base_url}/chat/completions",
             content=body if isinstance(body, bytes) else json.dumps(body),
             headers={"authorization": f"Bearer {self.api_key}", "content-type": "application/json", **named},
-            timeout=60,
+            timeout=PATIENCE,
         )
 
 
@@ -249,18 +249,18 @@ class EngineControl:
     command: tuple[str, ...] = ()
 
     def log(self) -> list[Json]:
-        ended: list[Json] = httpx.get(f"{self.url}/log", timeout=60).raise_for_status().json()["requests"]
+        ended: list[Json] = httpx.get(f"{self.url}/log", timeout=PATIENCE).raise_for_status().json()["requests"]
         return ended
 
     def counters(self) -> dict[str, int]:
-        counted: dict[str, int] = httpx.get(f"{self.url}/counters", timeout=60).raise_for_status().json()
+        counted: dict[str, int] = httpx.get(f"{self.url}/counters", timeout=PATIENCE).raise_for_status().json()
         return counted
 
     def fault(self, kind: str, **options: Json) -> None:
-        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}, timeout=60).raise_for_status()
+        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}, timeout=PATIENCE).raise_for_status()
 
     def clear_faults(self) -> None:
-        httpx.delete(f"{self.url}/faults", timeout=60).raise_for_status()
+        httpx.delete(f"{self.url}/faults", timeout=PATIENCE).raise_for_status()
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class Fleet:
         for proxy in self.proxies:
             proxy.wait_until_ready()
         everyone = {proxy.settings["ordinal"] for proxy in self.proxies}
-        until = time.monotonic() + SECONDS_TO_START
+        until = time.monotonic() + PATIENCE
         while not all(proxy.sees() == everyone and proxy.has_probed() for proxy in self.proxies):
             assert time.monotonic() < until, f"the proxies see {[proxy.sees() for proxy in self.proxies]}"
             time.sleep(0.05)
@@ -362,7 +362,7 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
         [*command, "--seed", str(index), "--log-size", "100000", "--weight-version", "1", *options],
         port=port,
         log=folder / f"engine-{index}.log",
-        deadline=SECONDS_TO_START,
+        deadline=PATIENCE,
         gently=False,
     )
 
@@ -377,7 +377,7 @@ def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
         port=command.port,
         log=log,
         ready_path="/readiness",
-        deadline=SECONDS_TO_START,
+        deadline=PATIENCE,
         gently=False,
     ) as server:
         yield Gateway(**asdict(server), metrics_url=command.metrics_url)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import uvicorn
 from tests.capture.fleets import Fleet
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.app import ProxyApp
@@ -31,7 +31,7 @@ async def proxy_in_process(
     await eventually(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     headers = {"authorization": f"Bearer {(folder / 'admin.key').read_text().strip()}"}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as admin:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE) as admin:
         yield app, admin
     server.should_exit = True
     await serving

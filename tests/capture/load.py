@@ -17,6 +17,7 @@ import httpx
 import openai
 from tests.capture.answers import Answer, streamed, whole
 from tests.capture.fleets import AgentSession, ProxyProcess
+from tests.waiting import PATIENCE
 
 TURNS = 5
 """Turns of a session before the agent starts another."""
@@ -102,7 +103,7 @@ class Load:
         self._open.set()
         self._closed: asyncio.Queue[Conversation] = asyncio.Queue()
         self._admin = httpx.AsyncClient(
-            base_url=proxy.url, headers={"authorization": f"Bearer {proxy.key}"}, timeout=60
+            base_url=proxy.url, headers={"authorization": f"Bearer {proxy.key}"}, timeout=PATIENCE
         )
 
     @contextlib.asynccontextmanager

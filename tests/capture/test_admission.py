@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.errors import BODY_TOO_LARGE, INVALID_KEY, NO_ROOM
 
@@ -30,7 +30,7 @@ def only_head(proxy: ProxyProcess, path: str, *, method: str = "POST", key: str 
     head = [f"{method} {path} HTTP/1.1", "host: here", "content-type: application/json", f"content-length: {length}"]
     if key is not None:
         head.append(f"authorization: Bearer {key}")
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode())
         answer = connection.makefile("rb")
         status = int(answer.readline().split()[1])
@@ -97,7 +97,7 @@ def chunked(session: AgentSession, body: dict[str, Any]) -> httpx.Response:
     content = json.dumps(body).encode()
     pieces = (content[at : at + 50_000] for at in range(0, len(content), 50_000))
     headers = {"authorization": f"Bearer {session.api_key}"}
-    return httpx.post(f"{session.base_url}/chat/completions", content=pieces, headers=headers, timeout=60)
+    return httpx.post(f"{session.base_url}/chat/completions", content=pieces, headers=headers, timeout=PATIENCE)
 
 
 async def test_a_call_whose_client_left_keeps_its_place_in_the_budget_until_it_ends(narrow: Fleet) -> None:

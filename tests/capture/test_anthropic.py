@@ -10,6 +10,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess
 from tests.capture.test_turns import TOOLS, assert_exact, engine_made
+from tests.waiting import PATIENCE
 
 Json = Any
 QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
@@ -28,7 +29,7 @@ def address(session: AgentSession) -> str:
 
 
 def client(session: AgentSession) -> anthropic.Anthropic:
-    made = anthropic.Anthropic(base_url=address(session), api_key=session.api_key, max_retries=0, timeout=60)
+    made = anthropic.Anthropic(base_url=address(session), api_key=session.api_key, max_retries=0, timeout=PATIENCE)
     session.proxy.clients.append(made)
     return made
 
@@ -36,7 +37,7 @@ def client(session: AgentSession) -> anthropic.Anthropic:
 def post(session: AgentSession, path: str = "/v1/messages?beta=true", **body: Json) -> httpx.Response:
     asked = {"model": "simulated", "max_tokens": 30, "messages": [QUESTION], **body}
     headers = {"x-api-key": session.api_key, "anthropic-version": "2023-06-01"}
-    return httpx.post(address(session) + path, json=asked, headers=headers, timeout=60)
+    return httpx.post(address(session) + path, json=asked, headers=headers, timeout=PATIENCE)
 
 
 def told(reply: httpx.Response) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, is_gone, talk
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
 from rolloutfleet.settings import ProxySettings
@@ -54,7 +54,7 @@ def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -
         admin.post("/pause", json={}).raise_for_status()
         held = pool.submit(session.raw_chat, CHAT)
         write(proxy, generation=2, sessions={"max_hold": 0.1, "limits": {"sessions": 1}})
-        assert held.result(20).json()["error"]["code"] == PAUSED
+        assert held.result(PATIENCE).json()["error"]["code"] == PAUSED
         assert in_force(proxy, 2)
         assert proxy.gauge("rolloutfleet_past_max_hold") == proxy.gauge("rolloutfleet_paused") == 1
         admin.post("/continue", json={}).raise_for_status()

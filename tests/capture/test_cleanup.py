@@ -224,10 +224,10 @@ def test_shards_go_with_their_session(tmp_path: Path) -> None:
 def test_without_a_folder_they_go_all_the_same_as_the_start_said(tmp_path: Path) -> None:
     with running_fleet(tmp_path, settings={"sessions": {**SOON, "dump": {"path": ""}}}) as fleet:
         proxy = fleet.proxy
-        until(lambda: "stale sessions are discarded" in proxy.log.read_text(), seconds=60)
+        until(lambda: "stale sessions are discarded" in proxy.log.read_text())
         session = proxy.start_session(stale_after=LIVES)
         talk(session, turns=2)
-        until(lambda: is_gone(session), seconds=60)
+        until(lambda: is_gone(session))
         assert session.raw_chat(CHAT).json()["error"]["dumps"] == []
         audit = proxy.audit()
         assert audit["balanced"] and audit["turns"]["discarded"] == {"no_dump_path": 2}

@@ -15,7 +15,7 @@ from tests.capture import judge
 from tests.capture.disks import fill, unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import CHAT, LIVES, SOON, dump_folder, is_gone, talk
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import SESSION_RECLAIMED
@@ -63,7 +63,6 @@ def conversations(proxy: ProxyProcess) -> set[str]:
     return turns
 
 
-@pytest.mark.timeout(400)
 def test_kills_everywhere_in_a_sweep_lose_nothing(proxy: ProxyProcess) -> None:
     proxy.settings["sessions"] = {**SOON, "stale_after": 3600}
     proxy.start()
@@ -77,7 +76,7 @@ def test_kills_everywhere_in_a_sweep_lose_nothing(proxy: ProxyProcess) -> None:
     for place, times in ((MID_DUMP, 3), (AFTER_RENAME, 2), (AFTER_DUMP, 1), (MID_SWEEP, 1), (BEFORE_COMMIT, 2)):
         proxy.environment = {VARIABLE: f"{place}:{times}"}
         proxy.launch()
-        proxy.wait_until_killed(60)
+        proxy.wait_until_killed(PATIENCE)
         dumped = dumped_turns(proxy)
         assert set(dumped) <= turns and set(dumped.values()) <= {1}, f"{place}: what is there is whole"
     proxy.environment = {}
@@ -140,12 +139,12 @@ def test_a_call_that_comes_while_its_session_is_dumped_waits_for_the_files(held:
         lambda: session.post("reward", {"reward": 1.0}),
         lambda: session.post("close"),
     )
-    assert all(httpx.get(f"{proxy.url}/{path}", timeout=60).status_code == 200 for path in ("health", "ready"))
+    assert all(httpx.get(f"{proxy.url}/{path}", timeout=PATIENCE).status_code == 200 for path in ("health", "ready"))
     assert session.show()["turns"] == 1 and talk(other)
     assert not any(answer.done() for answer in waiting), "nobody else waits"
     held.let_go()
     for answer in waiting:
-        reply = answer.result(20)
+        reply = answer.result(PATIENCE)
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (410, SESSION_RECLAIMED)
         assert error["dumps"] == [f"{session.session_id}-active.json"]
@@ -161,7 +160,7 @@ def test_a_call_that_comes_while_a_dump_fails_is_served(held: Held) -> None:
     for file in dump_folder(proxy).iterdir():
         file.unlink()
     held.let_go()
-    assert waiting.result(20).status_code == 200
+    assert waiting.result(PATIENCE).status_code == 200
     assert len(session.turns()) == 2 and proxy.audit()["turns"]["dumped"] == 0
 
 

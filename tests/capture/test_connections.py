@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet_proxy.http import request_bodies
 from rolloutfleet_proxy.http.in_flight import CALL_BYTES
@@ -43,7 +43,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def connected(proxy: ProxyProcess, sent: bytes = b"") -> socket.socket:
     host, port = proxy.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
     connection.sendall(sent)
     return connection
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, ProxyProcess
 from tests.capture.test_turns import TOOLS
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.wire import Conversation
 
@@ -224,7 +224,7 @@ def test_a_crowd_of_viewers_is_told_to_wait_and_holds_up_no_call(proxy: ProxyPro
 
     async def crowd() -> list[httpx.Response]:
         headers = {"authorization": f"Bearer {proxy.key}"}
-        async with httpx.AsyncClient(headers=headers, timeout=60) as client:
+        async with httpx.AsyncClient(headers=headers, timeout=PATIENCE) as client:
             return await asyncio.gather(*(client.get(path) for _ in range(100)))
 
     answers = asyncio.run(crowd())

@@ -13,6 +13,7 @@ import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess
 from tests.capture.in_process import proxy_in_process
 from tests.capture.test_anthropic import LOOK_UP, QUESTION, SYSTEM, address, answer, client, talk, told
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.app import ProxyApp
 from rolloutfleet_proxy.capture.counting import AT_ONCE
@@ -23,7 +24,7 @@ COUNT = "/v1/messages/count_tokens?beta=true"
 
 def count(session: AgentSession, path: str = COUNT, **body: Json) -> httpx.Response:
     asked = {"model": "simulated", "messages": [QUESTION], **body}
-    return httpx.post(address(session) + path, json=asked, headers={"x-api-key": session.api_key}, timeout=60)
+    return httpx.post(address(session) + path, json=asked, headers={"x-api-key": session.api_key}, timeout=PATIENCE)
 
 
 def counted(session: AgentSession, **body: Json) -> int:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.in_process import proxy_in_process
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects import registry
@@ -187,7 +188,7 @@ async def agent(admin: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a session's key, where the toy has it."""
     started = (await admin.post("/sessions", json={})).raise_for_status().json()
     headers = {"x-toy-key": started["api_key"], "x-session": started["session_id"]}
-    async with httpx.AsyncClient(base_url=admin.base_url, headers=headers, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=admin.base_url, headers=headers, timeout=PATIENCE) as client:
         yield client
 
 

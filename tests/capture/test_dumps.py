@@ -13,6 +13,7 @@ import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 from tests.proxy.lifecycle.imports import Store
+from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps import verify
 from rolloutfleet_proxy.failpoints import IMPORT_COMMITTED, IMPORT_STAGED, VARIABLE
@@ -104,7 +105,7 @@ def swept(proxy: ProxyProcess) -> list[str]:
     proxy.settings = {**patient, "sessions": {"stale_after": 0.2, "unclaimed_after": 0.2, "cleanup_interval": 0.2}}
     proxy.stop()
     proxy.start()
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + PATIENCE
     while (audit := proxy.audit())["sessions"]["live"]:
         assert time.monotonic() < ends, audit
         time.sleep(0.1)
@@ -241,7 +242,7 @@ def test_the_commands_take_all_dumps_in(fleet: Fleet, tmp_path: Path) -> None:
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         key = ("--admin-key-file", str(fleet.proxy.folder.parent / "admin.key"))
         command = [sys.executable, "-m", "rolloutfleet", "dumps", *words, "--url", fleet.proxies[1].url, *key]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
     listed = run("list", "--state", "ready")
     assert listed.returncode == 0 and all(name in listed.stdout for name in names), listed.stderr
@@ -289,7 +290,7 @@ def test_kills_in_the_middle_of_an_import_lose_nothing_and_double_nothing(fleet:
         names = restart(proxy, place)
         with proxy.admin() as admin, pytest.raises(httpx.TransportError):
             admin.post("/dumps/import", json={"names": names})
-        proxy.wait_until_killed(30)
+        proxy.wait_until_killed(PATIENCE)
         proxy.environment = {}
         proxy.start()
         audit = proxy.audit()

@@ -175,7 +175,7 @@ def test_a_disk_that_the_store_filled_is_emptied_to_the_last_session(full: Full)
     audit = proxy.audit()
     assert audit["balanced"] and audit["keys"] == 0 and audit["turns"]["live"] == audit["turns"]["leased"] == 0
     # The file gives back what it no longer holds, and the reserve is whole again.
-    until(lambda: proxy.stats()["store"]["reserved"], seconds=60)
+    until(lambda: proxy.stats()["store"]["reserved"])
     judge.assert_sound(proxy)
 
 
@@ -196,7 +196,7 @@ def test_a_dump_without_room_waits_and_holds_up_nothing(full: Full) -> None:
     until(lambda: proxy.stats()["dump"]["failing"])
     dump = proxy.stats()["dump"]
     assert "waits for room" in dump["error"] and dump["groups_failing"] == 1
-    until(lambda: proxy.audit()["keys"] == 3, seconds=30)
+    until(lambda: proxy.audit()["keys"] == 3)
     delete(deleted)
     ack(proxy, export(proxy, session_ids=[closed.session_id])["lease_id"])
     assert stale.show()["turns"] == 2, "kept"

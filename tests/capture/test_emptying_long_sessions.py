@@ -13,7 +13,7 @@ from tests.capture import judge
 from tests.capture.disks import fill, small_disk
 from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.proxy.stores import SyncStore, new_turn
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy.domain.turn import NewTurn
@@ -106,7 +106,7 @@ def sums(proxy: ProxyProcess) -> dict[str, Any]:
 
 
 def sums_of_a_dead(proxy: ProxyProcess) -> dict[str, Any]:
-    database: Database = until(lambda: _opened(proxy.store_file.parent), seconds=60)
+    database: Database = until(lambda: _opened(proxy.store_file.parent))
     with closing(database.connect(read_only=True)) as connection:
         found = audit(connection)
     database.close()
@@ -121,7 +121,6 @@ def _opened(store: Path) -> Database | None:
     return None
 
 
-@pytest.mark.timeout(400)
 def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -> None:
     long, short = filled(proxy, [LONG, 20])
     full(proxy)
@@ -129,7 +128,7 @@ def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -
     proxy.start()
     assert sums(proxy)["turns"]["live"] == LONG + 20
     delete(proxy, long)
-    proxy.wait_until_killed(60)
+    proxy.wait_until_killed(PATIENCE)
     deleted = sums_of_a_dead(proxy)
     assert deleted["turns"]["discarded"] == {"deleted": LONG} and deleted["turns"]["live"] == 20
     left = turns_left(proxy)
@@ -139,7 +138,7 @@ def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -
     assert sums_of_a_dead(proxy) == deleted
     proxy.environment = {VARIABLE: f"{MID_FREEING}:20"}
     proxy.launch()
-    proxy.wait_until_killed(60)
+    proxy.wait_until_killed(PATIENCE)
     assert sums_of_a_dead(proxy) == deleted
     assert 20 < turns_left(proxy) < left
     judge.assert_sound(proxy)
@@ -147,16 +146,15 @@ def test_a_session_of_any_length_is_deleted_through_kills(proxy: ProxyProcess) -
     proxy.environment = {}
     full(proxy)
     proxy.start()
-    until(lambda: turns_left(proxy) == 20, seconds=200)
+    until(lambda: turns_left(proxy) == 20)
     assert sums(proxy) == deleted
-    until(lambda: proxy.stats()["store"]["reserved"], seconds=100)
+    until(lambda: proxy.stats()["store"]["reserved"])
     delete(proxy, short)
     assert proxy.is_gone(long) and proxy.is_gone(short)
     assert sums(proxy)["turns"]["live"] == 0
     judge.assert_sound(proxy)
 
 
-@pytest.mark.timeout(400)
 def test_what_was_acknowledged_or_is_stale_goes_likewise(proxy: ProxyProcess) -> None:
     closed, _ = filled(proxy, [LONG // 2, LONG // 2])
     lease = leased(proxy, closed)
@@ -170,14 +168,13 @@ def test_what_was_acknowledged_or_is_stale_goes_likewise(proxy: ProxyProcess) ->
     proxy.stop()
     full(proxy)
     proxy.start()
-    until(lambda: sums(proxy)["turns"]["discarded"] == {"no_dump_path": LONG // 2}, seconds=100)
-    until(lambda: turns_left(proxy) == 0, seconds=200)
+    until(lambda: sums(proxy)["turns"]["discarded"] == {"no_dump_path": LONG // 2})
+    until(lambda: turns_left(proxy) == 0)
     after = sums(proxy)
     assert after["keys"] == after["turns"]["live"] == after["turns"]["leased"] == 0
     judge.assert_sound(proxy)
 
 
-@pytest.mark.timeout(400)
 def test_many_sessions_are_deleted_at_once(proxy: ProxyProcess) -> None:
     names = filled(proxy, [150] * 100)
     full(proxy)
@@ -187,6 +184,6 @@ def test_many_sessions_are_deleted_at_once(proxy: ProxyProcess) -> None:
         assert all(pool.map(proxy.is_gone, names))
     after = sums(proxy)
     assert after["keys"] == 0 and after["turns"]["discarded"] == {"deleted": 100 * 150}
-    until(lambda: turns_left(proxy) == 0, seconds=200)
+    until(lambda: turns_left(proxy) == 0)
     assert sums(proxy) == after
     judge.assert_sound(proxy)

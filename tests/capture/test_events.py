@@ -13,7 +13,7 @@ import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_conversation import page, say
 from tests.capture.test_retries import RETRY, leave_early, total
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.wire import CommittedTurn
 
@@ -60,7 +60,7 @@ def following(proxy: ProxyProcess, after: str | None = None, **query: str) -> It
     headers = {} if after is None else {"last-event-id": after}
     with contextlib.ExitStack() as stack:
         admin = stack.enter_context(proxy.admin())
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while True:
             answer = stack.enter_context(admin.stream("GET", "/events", params=query, headers=headers))
             # Those of the tests before have left, but a proxy learns of that in its own time.
@@ -151,7 +151,7 @@ def test_a_restart_waits_for_nobody_who_follows_and_they_go_on_where_they_were(t
         with following(proxy) as events:
             assert proxy.drain("again", then="restart").status_code == 200
             assert events.ended()
-        asyncio.run(eventually(lambda: proxy.workers_begun() == 2, seconds=60))
+        asyncio.run(eventually(lambda: proxy.workers_begun() == 2))
         with following(proxy, after=first) as events:
             _, third = say(session, {"role": "user", "content": "Three"})
             assert [events.next()[1] for _ in range(2)] == [second, third]
@@ -171,7 +171,7 @@ def test_who_has_seen_a_turn_that_is_gone_since_goes_on_from_it_after_a_restart(
         with proxy.admin() as admin:
             admin.delete(f"/sessions/{gone.session_id}").raise_for_status()
         assert proxy.drain("again", then="restart").status_code == 200
-        asyncio.run(eventually(lambda: proxy.workers_begun() == 2, seconds=60))
+        asyncio.run(eventually(lambda: proxy.workers_begun() == 2))
         with following(proxy, after=second) as newest, following(proxy, after=first) as older:
             _, third = say(kept, {"role": "user", "content": "Three"})
             assert newest.next()[:2] == ("commit", third)

@@ -28,11 +28,9 @@ from tests.capture.test_cleanup import CHAT, dump_folder
 from tests.capture.test_cleanup_faults import dumped_turns, faketime
 from tests.printing import say
 from tests.stalls import Stalls
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet_proxy.failpoints import MID_ACK, MID_DUMP, MID_SWEEP, VARIABLE
-
-pytestmark = pytest.mark.timeout(300)
 
 SETTINGS = {
     "sessions": {"stale_after": 2.0, "unclaimed_after": 120.0, "cleanup_interval": 0.2, "retry_grace": 0.3},
@@ -88,7 +86,7 @@ class Health:
     def _run(self) -> None:
         while not self._left.wait(0.1):
             began, wrong = time.monotonic(), ""
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
             try:
                 connection.request("GET", "/health")
                 status = connection.getresponse().status
@@ -117,7 +115,7 @@ class Scene:
     async def start(self, **environment: str) -> None:
         """Start it and return when it answers; it need not be ready, as a drain may outlive a death."""
         self.launch(**environment)
-        await eventually(lambda: answers(self.proxy), seconds=60)
+        await eventually(lambda: answers(self.proxy))
 
     async def killed_and_back(self) -> None:
         with self.health.worker_down():
@@ -132,7 +130,7 @@ class Scene:
             for number in times:
                 # It may die before it answers anybody but the crowd.
                 self.launch(**{VARIABLE: f"{place}:{number}"})
-                await asyncio.to_thread(self.proxy.wait_until_killed, 60)
+                await asyncio.to_thread(self.proxy.wait_until_killed, PATIENCE)
             await self.start()
 
 
@@ -168,7 +166,7 @@ async def killed_in_mid_drain(scene: Scene) -> None:
         scene.fleet.engine.fault("slow", seconds=SLOW, count=3)
         await eventually(lambda: slow_calls(scene.fleet) == before + 3 * number)  # noqa: B023
         assert (await asyncio.to_thread(scene.proxy.drain, f"drain {then}", then=then)).status_code == 200
-        await eventually(lambda: drain_of(scene.proxy)["holding"], seconds=60)
+        await eventually(lambda: drain_of(scene.proxy)["holding"])
         held = asyncio.create_task(asyncio.to_thread(late.raw_chat, CHAT))
         await eventually(lambda: drain_of(scene.proxy)["held"] > 0)
         assert drain_of(scene.proxy)["under_way"] > 0
@@ -203,7 +201,7 @@ async def worker_killed(scene: Scene) -> None:
     before = scene.proxy.stats()["pid"]
     with scene.health.worker_down():
         scene.proxy.kill_worker()
-        await eventually(lambda: answers(scene.proxy, other_than=before), seconds=60)
+        await eventually(lambda: answers(scene.proxy, other_than=before))
 
 
 async def disk_that_is_full(scene: Scene) -> None:
@@ -220,7 +218,7 @@ async def disk_that_is_full(scene: Scene) -> None:
     fill(filler)
     try:
         await eventually(lambda: scene.crowd.unanswered.total() > refused + 10)
-        await eventually(dump_fails_without_room, seconds=30)
+        await eventually(dump_fails_without_room)
         audit = scene.proxy.audit()
         assert audit["balanced"], audit
         await scene.killed_and_back()
@@ -235,14 +233,14 @@ async def dump_folder_that_is_read_only(scene: Scene) -> None:
     mounted("--bind", str(folder), str(folder))
     try:
         mounted("-o", "remount,ro,bind", str(folder))
-        await eventually(lambda: scene.proxy.stats()["dump"]["failing"], seconds=30)
+        await eventually(lambda: scene.proxy.stats()["dump"]["failing"])
         assert scene.proxy.audit()["balanced"]
         dumped = scene.proxy.audit()["turns"]["dumped"]
         await scene.crowd.until_answered(20)
         assert scene.proxy.audit()["turns"]["dumped"] == dumped
     finally:
         unmount(folder)
-    await eventually(lambda: not scene.proxy.stats()["dump"]["failing"], seconds=30)
+    await eventually(lambda: not scene.proxy.stats()["dump"]["failing"])
 
 
 async def clock_that_is_set(scene: Scene) -> None:
@@ -278,13 +276,13 @@ async def engine_that_never_answers(scene: Scene) -> None:
     timeouts = scene.crowd.unanswered["engine_timeout"]
     scene.fleet.engine.fault("never", count=6)
     scene.fleet.engine.fault("never", after_tokens=5, count=6)
-    await eventually(lambda: scene.crowd.unanswered["engine_timeout"] >= timeouts + 6, seconds=60)
+    await eventually(lambda: scene.crowd.unanswered["engine_timeout"] >= timeouts + 6)
 
 
 async def clients_that_leave(scene: Scene) -> None:
     scene.crowd.leaving = 0.8
     left = scene.crowd.left
-    await eventually(lambda: scene.crowd.left > left + 40, seconds=60)
+    await eventually(lambda: scene.crowd.left > left + 40)
     scene.crowd.leaving = 0.05
 
 
@@ -361,7 +359,7 @@ async def test_nothing_that_was_answered_is_lost(
         async with at_work(crowd):
             await fault(Scene(fleet, proxy, crowd, health, tmp_path))
         assert_accounted(proxy, crowd)
-        await eventually(lambda: proxy.audit()["sessions"]["live"] == 0, seconds=60)
+        await eventually(lambda: proxy.audit()["sessions"]["live"] == 0)
     assert_nothing_is_left(proxy, crowd)
     waits = health.answered()
     late = sum(wait >= 1.0 for wait in waits)

@@ -15,7 +15,7 @@ from safetensors.numpy import save as one_tensor
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.capture.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk
 from tests.stalls import Stalls
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.deadline
 
@@ -41,7 +41,7 @@ async def probed(proxy: ProxyProcess, *, pause: float = 0.0) -> AsyncIterator[li
     left = asyncio.Event()
 
     async def probe() -> None:
-        async with httpx.AsyncClient(timeout=30) as prober:
+        async with httpx.AsyncClient(timeout=PATIENCE) as prober:
             while not left.is_set():
                 began = time.monotonic()
                 assert (await prober.get(f"{proxy.url}/health")).status_code == 200
@@ -96,7 +96,7 @@ async def test_health_answers_while_agents_talk_long_prompts_are_rendered_and_ex
             await asyncio.sleep(0.1)
 
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=120, limits=limits) as client, probed(proxy, pause=0.02) as waits:
+    async with httpx.AsyncClient(timeout=PATIENCE, limits=limits) as client, probed(proxy, pause=0.02) as waits:
         await asyncio.gather(*(talk(client, session) for session in sessions), read(client), export(client))
 
     assert set(statuses) == {200} and len(statuses) > 2 * AGENTS
@@ -138,7 +138,7 @@ async def test_health_answers_while_a_large_dump_is_written_and_taken_in_again(t
         def goes_and_comes_back() -> None:
             session.post("reward", {"reward": 1.0}).raise_for_status()
             session.post("close").raise_for_status()
-            until(lambda: is_gone(session), seconds=60)
+            until(lambda: is_gone(session))
             [name] = [file.name for file in dump_folder(proxy).iterdir()]
             assert (dump_folder(proxy) / name).stat().st_size > LARGE
             with proxy.admin() as admin:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
+from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import INVALID_REQUEST
 from rolloutfleet_proxy.capture.answering import IGNORED
@@ -75,7 +76,7 @@ def test_a_call_that_is_passed_on_to_the_owner_keeps_it(pair: Fleet, stream: boo
         f"{other.url}/v1/chat/completions",
         json={**CHAT, "stream": stream, "verbosity": "low"},
         headers={"authorization": f"Bearer {session.api_key}"},
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert named(reply) == ["verbosity"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
+from tests.waiting import PATIENCE
 
 Json = Any
 HELLO: dict[str, Any] = {"model": "m", "input": "Hello?", "max_output_tokens": 20}
@@ -31,7 +32,9 @@ def addresses(session: AgentSession, fleet: Fleet) -> list[str]:
 
 
 def call(session: AgentSession, method: str, address: str, body: Json = None) -> httpx.Response:
-    return httpx.request(method, address, json=body, headers={"authorization": f"Bearer {session.api_key}"}, timeout=60)
+    return httpx.request(
+        method, address, json=body, headers={"authorization": f"Bearer {session.api_key}"}, timeout=PATIENCE
+    )
 
 
 def made(session: AgentSession, **fields: Json) -> str:
@@ -148,7 +151,7 @@ def test_a_trajectory_that_was_exported_and_acknowledged_can_be_gone_on_from(pai
 def too_large(session: AgentSession, address: str) -> tuple[int, str, str | None]:
     """What a call is told whose body is announced to be too large; none of it is sent."""
     url = httpx.URL(address)
-    connection = http.client.HTTPConnection(url.host, url.port, timeout=30)
+    connection = http.client.HTTPConnection(url.host, url.port, timeout=PATIENCE)
     with contextlib.closing(connection):
         connection.putrequest("POST", url.path)
         connection.putheader("Authorization", f"Bearer {session.api_key}")

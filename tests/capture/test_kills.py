@@ -29,8 +29,6 @@ from rolloutfleet_proxy.failpoints import (
     VARIABLE,
 )
 
-pytestmark = pytest.mark.timeout(600)
-
 DEATHS_A_PLACE = at_length(1, long=4)
 RANDOM_DEATHS = at_length(4, long=16)
 MOST_RANDOM_DEATHS = 16

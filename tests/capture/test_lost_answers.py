@@ -20,7 +20,7 @@ from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_flee
 from tests.capture.test_retries import RETRY, asking, leave_early, sent
 from tests.capture.test_three_dialects import PATHS, assembled, post
 from tests.proxy.dialects.conversations import MESSAGES, RESPONSES
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet_proxy.dialects.base import Dialect
 from rolloutfleet_proxy.domain.turn import Delivery
@@ -139,7 +139,7 @@ async def test_a_stream_that_joins_a_call_asked_for_whole_is_kept_alive(
 async def test_each_call_that_lost_its_caller_serves_one_request(two: Fleet, session: AgentSession) -> None:
     for _ in range(2):
         two.engine.fault("slow", seconds=3)
-    calls = [socket.create_connection(("127.0.0.1", two.proxy.port), timeout=60) for _ in range(2)]
+    calls = [socket.create_connection(("127.0.0.1", two.proxy.port), timeout=PATIENCE) for _ in range(2)]
     for call in calls:
         before = session.show()["in_flight"]
         call.sendall(asking(session, BODY))
@@ -206,13 +206,13 @@ async def test_a_caller_that_goes_between_commit_and_answer_finds_its_turn(
     address = ("127.0.0.1", two.proxy.port)
     place = folder / BEFORE_ANSWER
     before = sent(two)
-    with socket.create_connection(address, timeout=60) as connection:
+    with socket.create_connection(address, timeout=PATIENCE) as connection:
         place.touch()
         connection.sendall(asking(session, {**BODY, "stream": True}))
         held = place.with_name(place.name + HELD)
         await eventually(held.exists)
     await eventually(partial(is_left, two.proxies[owner]))
-    with socket.create_connection(address, timeout=60) as again:
+    with socket.create_connection(address, timeout=PATIENCE) as again:
         again.sendall(asking(session, BODY))
         held.unlink()
         place.unlink()

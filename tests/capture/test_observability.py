@@ -28,7 +28,7 @@ from tests.capture.test_streams import opened
 from tests.printing import say
 from tests.real.processes import ends_with_this_process, free_port, wait_until_ready
 from tests.stalls import Stalls
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.errors import INTERNAL
 from rolloutfleet.settings import ProxySettings
@@ -297,7 +297,7 @@ async def test_a_call_that_is_passed_on_is_told_of_by_its_owner_and_shortly_by_t
     other, owner = watched.proxies
     session, request_id = fresh(owner), named()
     traces = {"traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01", "tracestate": "ours=1"}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         reply = await client.post(
             f"{other.url}/sessions/{session.session_id}/v1/chat/completions",
             json={**BODY, "stream": True},
@@ -407,7 +407,7 @@ async def test_the_line_of_figures_is_on_time_under_load(watched: Fleet, request
             assert reply.status_code == 200
 
     with Stalls() as stalls:
-        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE, limits=httpx.Limits(max_connections=None)) as client:
             await asyncio.gather(*(talk(client, session) for session in sessions))
     figures = lines(proxy, "stats")[before:]
     slowest = max(line["late_ms"] for line in figures)
@@ -462,7 +462,7 @@ async def test_a_new_metric_takes_its_declaration_and_the_place_that_counts(watc
 
 def samples(proxy: ProxyProcess) -> dict[tuple[str, tuple[str, ...]], float]:
     """Each sample of /metrics by its name and its labels' values, in order of the labels."""
-    text = httpx.get(f"{proxy.url}/metrics", timeout=60).raise_for_status().text
+    text = httpx.get(f"{proxy.url}/metrics", timeout=PATIENCE).raise_for_status().text
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -520,13 +520,13 @@ def test_a_log_that_nobody_reads_stalls_no_call(watched: Fleet, tmp_path: Path) 
     ) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_until_ready(process, url=f"{url}/ready", log=file, until=time.monotonic() + 60)
-            with httpx.Client(base_url=url, timeout=60) as client:
+            wait_until_ready(process, url=f"{url}/ready", log=file, until=time.monotonic() + PATIENCE)
+            with httpx.Client(base_url=url, timeout=PATIENCE) as client:
                 # Two lines each, of some 800 bytes together: a pipe holds 64 KiB.
                 statuses = {client.post("/v1/chat/completions", json=BODY).status_code for _ in range(300)}
                 assert statuses == {401}
                 assert "rolloutfleet_log_dropped_total 0" in client.get("/metrics").text
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE)
         finally:
             process.kill()

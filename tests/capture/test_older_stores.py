@@ -12,6 +12,7 @@ import pytest
 from tests.capture.fleets import AgentSession, running_fleet
 from tests.capture.rebuilding import rebuilt
 from tests.capture.test_turns import TOOLS
+from tests.waiting import PATIENCE
 
 STORES = Path(__file__).parent / "stores"
 """SQL that makes the store of a fleet's only proxy; its first line says which session is in it, and its key."""
@@ -74,7 +75,7 @@ def test_every_turn_of_a_session_is_extended(older: tuple[Older, AgentSession], 
 
 def test_lists_say_of_its_turns_what_they_say(older: tuple[Older, AgentSession]) -> None:
     _, session = older
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while (shown := session.show())["branches"] is None:
         assert time.monotonic() < until, "an older store is not summed up"
         time.sleep(0.05)

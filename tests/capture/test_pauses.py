@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, running_fleet
+from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import INVALID_REQUEST, PAUSE_TIMEOUT
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
@@ -42,7 +43,9 @@ class Agents:
         self.sessions.append(session)
         wrong = self.fleet.proxies[(number // 2) % 2].url
         base_url = f"{wrong}/sessions/{session.session_id}/v1"
-        async with openai.AsyncOpenAI(base_url=base_url, api_key=session.api_key, max_retries=0, timeout=60) as client:
+        async with openai.AsyncOpenAI(
+            base_url=base_url, api_key=session.api_key, max_retries=0, timeout=PATIENCE
+        ) as client:
             messages: list[Any] = [{"role": "user", "content": f"Tell me about {number}."}]
             while not self.stopped:
                 said = await self._ask(client, messages, stream=number % 4 < 2)
@@ -62,7 +65,7 @@ class Agents:
     async def more(self, answers: int) -> None:
         """Until so many more turns are made."""
         goal = self.answers + answers
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while self.answers < goal:
                 await asyncio.sleep(0.02)
 
@@ -83,7 +86,7 @@ class Trainer:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         key = fleet.proxy.key
-        self._client = httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=60)
+        self._client = httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE)
 
     async def __aenter__(self) -> "Trainer":
         return self

@@ -30,11 +30,9 @@ from tests.capture.test_streams import opened
 from tests.lengths import at_length
 from tests.printing import say
 from tests.stalls import Stalls
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.dumps import decode
-
-pytestmark = pytest.mark.timeout(600)
 
 RESTARTS = at_length(3, long=10)
 WAYS = [Way(stream=stream, keyed=False, tools=tools) for stream in (False, True) for tools in (False, True)] * 4
@@ -42,7 +40,6 @@ GENERATION = ("--latency", "0.8", "--token-latency", "0.01", "--jitter", "0.3")
 LONGEST_WITHOUT_ANSWER = 5.0
 """Seconds that a fresh connection may wait for /health while one worker takes over from another, the machine busy with
 all that tests run on it; `benchmarks/rigs/restarts.py` measures it."""
-TIMEOUT = 120.0
 
 Json = Any
 
@@ -79,7 +76,7 @@ async def booted(proxy: ProxyProcess, drain: str) -> Json:
 
 async def until(what: Callable[[], Any]) -> Any:
     """What it returns once that is true. A proxy that is just changing its worker may break off an answer."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             found = await asyncio.to_thread(what)
@@ -88,7 +85,7 @@ async def until(what: Callable[[], Any]) -> Any:
         if found:
             return found
         await asyncio.sleep(0.1)
-    raise AssertionError(f"not within {TIMEOUT} s")
+    raise AssertionError(f"not within {PATIENCE} s")
 
 
 def turn_of(client: openai.OpenAI) -> str:
@@ -121,7 +118,7 @@ class Probe:
         while not self._ended.wait(0.02):
             began = time.monotonic()
             try:
-                httpx.get(self._url, timeout=60).raise_for_status()
+                httpx.get(self._url, timeout=PATIENCE).raise_for_status()
             except httpx.HTTPError as error:
                 self.failed.append(repr(error))
             ended = time.monotonic()
@@ -144,7 +141,7 @@ async def test_no_agent_notices_restarts(fleet: Fleet, request: pytest.FixtureRe
                 boot = await booted(proxy, f"restart-{number}")
                 assert boot["reason"] == "planned: memory" and boot["rss_before"] > 0
                 workers.add(proxy.stats()["pid"])
-            await eventually(lambda: load.answers > 2 * len(WAYS), seconds=TIMEOUT)
+            await eventually(lambda: load.answers > 2 * len(WAYS))
     assert len(workers) == RESTARTS + 1 and parent.poll() is None
     assert load.interrupted["chat"] == load.interrupted["stream"] == 0
     assert max(probe.waits) < LONGEST_WITHOUT_ANSWER, sorted(probe.waits)[-3:]
@@ -254,7 +251,7 @@ async def test_connections_wait_while_a_dead_worker_is_replaced(fleet: Fleet) ->
     proxy = fleet.proxy
     before = proxy.stats()
     proxy.kill_worker()
-    reply = await asyncio.to_thread(httpx.get, f"{proxy.url}/health", timeout=60)
+    reply = await asyncio.to_thread(httpx.get, f"{proxy.url}/health", timeout=PATIENCE)
     assert reply.status_code == 200
     after = proxy.stats()
     assert after["pid"] != before["pid"] and after["store_id"] == before["store_id"]
@@ -274,7 +271,7 @@ def test_a_worker_ends_with_its_parent_and_lets_go_of_the_store(fleet: Fleet) ->
     proxy = fleet.proxy
     worker = psutil.Process(proxy.stats()["pid"])
     proxy.kill_alone()
-    worker.wait(60)
+    worker.wait(PATIENCE)
     proxy.start()
     assert proxy.stats()["boots"][-1]["reason"] == "crash: its end was not recorded"
 
@@ -294,7 +291,7 @@ def tried(folder: Path, settings: Json) -> "subprocess.CompletedProcess[str]":
     file = folder / "settings.json"
     file.write_text(json.dumps(settings))
     command = [sys.executable, "-m", "rolloutfleet_proxy", "--settings", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 async def test_sigterm_lets_calls_finish_and_nothing_is_lost(fleet: Fleet) -> None:
@@ -388,7 +385,7 @@ async def test_sessions_go_elsewhere_and_calls_passed_on_outlive_their_owners_re
         assert admin.delete("/drain", params={"id": "cordon"}).json()["undone"] == "cordon"
 
     through = openai.OpenAI(
-        base_url=session.base_url.replace(first.url, second.url), api_key=session.api_key, timeout=120
+        base_url=session.base_url.replace(first.url, second.url), api_key=session.api_key, timeout=PATIENCE
     )
     first.clients.append(through)
     pair.engine.fault("slow", seconds=5, count=2)

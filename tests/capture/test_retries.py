@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.real.processes import free_port
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE, eventually, until
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 60}
 RETRY = {"x_stainless_retry_count": "1"}
@@ -33,7 +33,7 @@ async def leave_early(
 ) -> None:
     """Call, and close the connection once an engine generates, before the answer."""
     before = sent(fleet)
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         call = asyncio.create_task(
             client.post(
                 f"{session.base_url}/{path}",
@@ -176,13 +176,13 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_joins_the
     body = {**BODY, "stream": stream}
     two.engine.fault("slow", seconds=4)
     with contextlib.ExitStack() as stack:
-        again = stack.enter_context(socket.create_connection(address, timeout=60)) if kept else None
-        first = stack.enter_context(socket.create_connection(address, timeout=60))
+        again = stack.enter_context(socket.create_connection(address, timeout=PATIENCE)) if kept else None
+        first = stack.enter_context(socket.create_connection(address, timeout=PATIENCE))
         first.sendall(asking(session, body))
         await eventually(lambda: session.show()["in_flight"] == 1)
         with stopped(asked.stats()["pid"]):
             first.close()
-            again = again or stack.enter_context(socket.create_connection(address, timeout=60))
+            again = again or stack.enter_context(socket.create_connection(address, timeout=PATIENCE))
             again.sendall(asking(session, body, "x-stainless-retry-count: 1"))
         assert (await asyncio.to_thread(again.recv, 4096)).startswith(b"HTTP/1.1 200 ")
     await eventually(lambda: session.show()["in_flight"] == 0)

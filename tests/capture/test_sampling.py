@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_sampling_fields import CHAT, arrived
+from tests.waiting import PATIENCE
 
 Json = Any
 HERS: Json = {
@@ -51,7 +52,7 @@ def test_the_engine_is_asked_for_what_the_trainer_says_and_the_turn_tells_it(
     assert session.show()["sampling"] == HERS
     headers = {"authorization": f"Bearer {session.api_key}"}
     asking = {**body, "stream": stream}
-    httpx.post(f"{session.base_url}/{path}", json=asking, headers=headers, timeout=60).raise_for_status()
+    httpx.post(f"{session.base_url}/{path}", json=asking, headers=headers, timeout=PATIENCE).raise_for_status()
     asked = arrived(fleet, session)
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["max_new_tokens"]) == (0.75, 0.25, 7, 9)
     [turn] = session.turns()

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet_proxy.ids import Owner, random_hex
 
@@ -188,7 +188,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             proxy.wait_until_ready()
         until(lambda: fleet.proxies[0].sees() == fleet.proxies[1].sees() == {0, 1})
         sessions = [proxy.start_session(here=True) for proxy in fleet.proxies]
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=PATIENCE) as client:
             yield Scene(fleet, gateway, third, key_file, client, sessions)
 
 

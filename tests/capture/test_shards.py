@@ -17,6 +17,7 @@ from tests.capture.disks import unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
+from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import (
     BODY_TOO_LARGE,
@@ -84,7 +85,7 @@ def files(proxy: ProxyProcess) -> list[Path]:
 
 def wait_until_no_files(proxy: ProxyProcess) -> None:
     """Files that have just been read, or whose time has just come, go at the next tick."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while files(proxy):
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -340,7 +341,7 @@ def put_until_it_dies(proxy: ProxyProcess, place: str) -> tuple[list[str], list[
         try:
             assert put(proxy, name).status_code == 201
         except httpx.TransportError:
-            proxy.wait_until_killed(30)
+            proxy.wait_until_killed(PATIENCE)
             return names[:at], [name]
     raise AssertionError("it did not die")
 

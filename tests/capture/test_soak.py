@@ -56,7 +56,6 @@ def fill_page_caches(proxy: ProxyProcess) -> None:
     assert session.post("close").status_code == 200
 
 
-@pytest.mark.timeout(600)
 async def test_memory_does_not_rise_with_the_turns_that_were_made(churned: Fleet) -> None:
     """Sessions are opened, left open, closed, exported and acknowledged; calls stream, call tools, and retry."""
     proxy = churned.proxy

@@ -11,7 +11,7 @@ import pytest
 from tests.capture.fleets import Fleet, running_fleet
 from tests.capture.test_retries import BODY
 from tests.capture.test_streams import opened
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 MOST_SESSIONS = 10
 
@@ -59,7 +59,7 @@ async def test_however_many_start_at_once_the_limit_of_sessions_holds(small: Fle
     there = proxy.stats()["sessions"]["open"]
     free = MOST_SESSIONS - there
     headers = {"authorization": f"Bearer {proxy.key}"}
-    async with httpx.AsyncClient(base_url=proxy.url, headers=headers, timeout=60) as admin:
+    async with httpx.AsyncClient(base_url=proxy.url, headers=headers, timeout=PATIENCE) as admin:
 
         async def start(number: int) -> httpx.Response:
             key = {"idempotency-key": f"at once {number}"} if number % 2 else {}

@@ -12,7 +12,7 @@ import pytest
 from tests.capture import judge
 from tests.capture.answers import Joined
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 COMMENTS_EVERY = 0.25
 GRACE = 2.0
@@ -61,7 +61,10 @@ async def opened(session: AgentSession, body: Json, **headers: str) -> AsyncIter
     """A stream as it comes over the wire."""
     url = f"{session.base_url}/chat/completions"
     sent = {"authorization": f"Bearer {session.api_key}", **headers}
-    async with httpx.AsyncClient(timeout=30) as client, client.stream("POST", url, json=body, headers=sent) as reply:
+    async with (
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+        client.stream("POST", url, json=body, headers=sent) as reply,
+    ):
         yield reply
 
 

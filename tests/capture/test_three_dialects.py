@@ -27,6 +27,7 @@ from tests.proxy.dialects.conversations import (
     call,
 )
 from tests.proxy.dialects.openai_responses import responses as responses_streams
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.dialects.base import Dialect
 
@@ -42,7 +43,7 @@ def post(
     headers = {"authorization": f"Bearer {session.api_key}"}
     headers |= {name.replace("_", "-"): value for name, value in more.items()}
     address = f"{session.base_url}/{PATHS[dialect.name]}"
-    return httpx.post(address, json={**body, "stream": stream}, headers=headers, timeout=60).raise_for_status()
+    return httpx.post(address, json={**body, "stream": stream}, headers=headers, timeout=PATIENCE).raise_for_status()
 
 
 def prompt(fleet: Fleet, session: AgentSession) -> list[int]:

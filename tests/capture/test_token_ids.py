@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess
 from tests.capture.test_turns import TOOLS, engine_made
+from tests.waiting import PATIENCE
 
 Json = Any
 ASKED: Json = {"model": "m", "return_token_ids": True}
@@ -16,7 +17,7 @@ ASKED: Json = {"model": "m", "return_token_ids": True}
 
 def post(session: AgentSession, path: str, body: Json, *, key: str | None = None) -> bytes:
     headers = {"authorization": f"Bearer {session.api_key}"} | ({"idempotency-key": key} if key else {})
-    reply = httpx.post(f"{session.base_url}{path}", json=ASKED | body, headers=headers, timeout=60)
+    reply = httpx.post(f"{session.base_url}{path}", json=ASKED | body, headers=headers, timeout=PATIENCE)
     assert "x-rolloutfleet-ignored" not in reply.raise_for_status().headers
     return reply.content
 

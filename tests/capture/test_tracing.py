@@ -20,6 +20,7 @@ from tests.capture.in_process import proxy_in_process
 from tests.capture.test_retries import leave_early
 from tests.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.dialects.base import Dialect
 
@@ -110,7 +111,7 @@ def ask(session: AgentSession, dialect: Dialect[Any], body: dict[str, Any], **he
         f"{session.base_url}/{PATHS[dialect.name]}",
         content=json.dumps(body),
         headers={"authorization": f"Bearer {session.api_key}", "content-type": "application/json", **given},
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -392,7 +393,7 @@ def test_a_dead_collector_keeps_nobody_waiting_and_is_told_of_once(traced: Fleet
             assert fresh(proxy).raw_chat(body_in(CHAT, stream=False)).is_success
             assert proxy.process is not None
             proxy.process.terminate()
-            assert proxy.process.wait(25) == 0
+            assert proxy.process.wait(PATIENCE) == 0
             assert time.monotonic() - began < 25
         finally:
             proxy.stop()

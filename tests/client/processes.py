@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
+from tests.waiting import PATIENCE
 
 from rolloutfleet import cli
 
@@ -17,7 +18,7 @@ CLI = (sys.executable, "-m", "rolloutfleet")
 Done = subprocess.CompletedProcess[str]
 
 
-def ran(*command: str, timeout: float = 120, **options: Any) -> Done:
+def ran(*command: str, timeout: float = PATIENCE, **options: Any) -> Done:
     """A process, to its end, and what it wrote."""
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-SECONDS: Final = 60.0
+from tests.waiting import PATIENCE
+
 PROMPT: Final = "what now> "
 
 
@@ -57,9 +58,9 @@ class Terminal:
 
     def until(self, what: Callable[[str], object]) -> str:
         """The screen, once that is true of it."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not what(screen := self.screen()):
-            assert time.monotonic() < deadline, f"not within {SECONDS:.0f} s; the screen:\n{screen}"
+            assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s; the screen:\n{screen}"
             time.sleep(0.1)
         return screen
 

@@ -20,6 +20,7 @@ from safetensors.numpy import save
 from tests.client.fleet.agents import say
 from tests.client.processes import CLI, invoke
 from tests.operator.running import Up, running
+from tests.waiting import PATIENCE
 
 from rolloutfleet.cli.conversations import By, print_tokens
 from rolloutfleet.files.forms import FileForm, part_writer
@@ -96,7 +97,7 @@ def in_a_terminal(*command: str, **environment: str) -> str:
             break
         written += piece
     os.close(ours)
-    assert process.wait(60) == 0, written
+    assert process.wait(PATIENCE) == 0, written
     return written.decode()
 
 
@@ -238,7 +239,7 @@ def test_a_dump_is_shown_like_the_session_that_it_was(up: Up) -> None:
         live = told(up, started.session_id)
         (owner,) = [each for each in fleet.proxies() if each.url in started.base_url]
         headers = {"authorization": f"Bearer {fleet.whereabouts.admin_key}"}
-        with httpx.Client(base_url=owner.url, headers=headers, timeout=60) as admin:
+        with httpx.Client(base_url=owner.url, headers=headers, timeout=PATIENCE) as admin:
             admin.post("/drain", json={"id": "dumping"}).raise_for_status()
             admin.post("/dumps").raise_for_status()
             admin.delete("/drain").raise_for_status()
@@ -268,7 +269,7 @@ def test_a_copy_of_a_trained_session_is_shown_like_the_session_that_it_was(up: U
         lease = fleet.export_file(session_ids=[started.session_id]).lease_id
         assert lease is not None
         fleet.end_lease(lease, acknowledge=True)
-    until, file = time.monotonic() + 30, up.state / f"kept/{started.session_id[1]}/{started.session_id}-kept.json"
+    until, file = time.monotonic() + PATIENCE, up.state / f"kept/{started.session_id[1]}/{started.session_id}-kept.json"
     while not file.exists():
         assert time.monotonic() < until, "no copy is made"
         time.sleep(0.05)

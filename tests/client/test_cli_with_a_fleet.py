@@ -20,8 +20,8 @@ from tests.client.fleet.agents import talk
 from tests.client.fleet.by_turns import starts_by_turns
 from tests.client.processes import CLI, Done, invoke, ran, suspended
 from tests.client.terminals import terminal
-from tests.operator.running import TIMEOUT, Up, running
-from tests.waiting import until
+from tests.operator.running import Up, running
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.fleet import Fleet
 
@@ -203,7 +203,7 @@ def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up, tmp
     with terminal() as screen, Fleet.from_file(up.state) as fleet:
         screen.run(*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state))
         screen.until_shown("2 of 2 ready")
-        ends = time.monotonic() + TIMEOUT
+        ends = time.monotonic() + PATIENCE
         while not re.search(r"[1-9]\d* sampled", screen.screen()):
             assert time.monotonic() < ends, "no tokens are shown"
             talked(up, turns=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.chat import prompt_text
 from rolloutfleet_engine.faults import Fault
@@ -33,7 +34,7 @@ class Asker:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.http = httpx.AsyncClient(base_url=url, timeout=30)
+        self.http = httpx.AsyncClient(base_url=url, timeout=PATIENCE)
 
     def body(self, prompt: list[int], **fields: Any) -> dict[str, Any]:
         sampling = fields.pop("sampling_params", {})

@@ -9,11 +9,13 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 COMMAND = [sys.executable, "-m", "rolloutfleet_engine"]
 
 
 def test_help_teaches() -> None:
-    said = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
+    said = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     for name in ("--token-latency", "--noncanonical", "--faults", "examples:", "curl localhost:30000/counters"):
         assert name in said
 
@@ -25,11 +27,11 @@ def test_one_line_says_that_it_is_ready_and_it_stops_when_told() -> None:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("rolloutfleet-engine ready on http://127.0.0.1:")
-            with urllib.request.urlopen(f"{line.split()[-1]}/faults", timeout=10) as reply:
+            with urllib.request.urlopen(f"{line.split()[-1]}/faults", timeout=PATIENCE) as reply:
                 assert json.load(reply)["faults"][0]["kind"] == "nan"
             os.kill(process.pid, signal.SIGTERM)
             assert process.stdout.read() == ""
-            assert process.wait(10) == 0, "it stopped as it was told"
+            assert process.wait(PATIENCE) == 0, "it stopped as it was told"
         finally:
             process.kill()
 
@@ -39,21 +41,21 @@ def test_a_taken_port_is_said() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         arguments = ["--port", str(taken.getsockname()[1])]
-        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 1
     assert "is the port taken?" in ended.stderr
 
 
 def test_a_model_without_a_tokenizer_is_said(tmp_path: Path) -> None:
     arguments = ["--port", "0", "--model-path", str(tmp_path)]
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 1
     assert "has no tokenizer.json" in ended.stderr
 
 
 def test_wrong_faults_are_said() -> None:
     ended = subprocess.run(
-        [*COMMAND, "--faults", '[{"kind": "x"}]'], capture_output=True, text=True, timeout=120, check=False
+        [*COMMAND, "--faults", '[{"kind": "x"}]'], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ended.returncode == 2
     assert "unknown kind `x`" in ended.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.faults import KINDS, ROUTED_EXPERTS_BYTES, SPOILERS, Fault
 
@@ -141,7 +142,7 @@ async def test_never(engine: Callable[..., Any], prompt: list[int]) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await anext(events)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (await asker.counters())["running"]:
             await asyncio.sleep(0.01)
     assert (await asker.counters())["aborted_by_caller"] == 1

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateways import gateway_command
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.faults import Fault
 
@@ -38,7 +39,7 @@ async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., 
 
 
 async def until_status(asker: Any, path: str, status: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 if (await asker.http.get(path)).status_code == status:
@@ -49,7 +50,7 @@ async def until_status(asker: Any, path: str, status: int) -> None:
 
 
 async def until_count(asker: Any, **counts: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not counts.items() <= (await asker.counters()).items():
             await asyncio.sleep(0.02)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import call
 from rolloutfleet_engine.call import top_entries
@@ -229,7 +230,7 @@ async def test_an_id_in_use_is_refused(engine: Callable[..., Any], prompt: list[
 
 
 async def running(asker: Any, count: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (await asker.counters())["running"] != count:
             await asyncio.sleep(0.01)
 
@@ -279,7 +280,7 @@ async def test_the_log_holds_every_token_as_it_was_made(engine: Callable[..., An
 async def test_many_at_once(engine: Callable[..., Any], prompt: list[int]) -> None:
     asker = engine(latency=0.5)
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=asker.url, limits=limits, timeout=30) as callers:
+    async with httpx.AsyncClient(base_url=asker.url, limits=limits, timeout=PATIENCE) as callers:
         body = asker.body(prompt)
         replies = await asyncio.gather(*(callers.post("/generate", json=body) for _ in range(300)))
     assert {reply.status_code for reply in replies} == {200}

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.faults import Fault
 
@@ -33,7 +34,7 @@ class Streamed:
         return self.replies[-1]
 
     async def reaches(self, count: int) -> None:
-        async with asyncio.timeout(10), self._grown:
+        async with asyncio.timeout(PATIENCE), self._grown:
             await self._grown.wait_for(lambda: bool(self.replies) and len(self.replies[-1]["output_ids"]) >= count)
 
 
@@ -70,7 +71,7 @@ async def test_abort_gives_back_the_part_and_the_rest_comes_with_the_new_version
     again = [*prompt, *part["output_ids"]]
     budget = {**LONG, "max_new_tokens": 120 - len(part["output_ids"])}
     held = asyncio.create_task(asker.generate(again, sampling_params=budget))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (await asker.counters())["held"] != 1:
             await asyncio.sleep(0.01)
     assert (await asker.http.get("/v1/loads")).json()["loads"][0]["num_running_reqs"] == 0
@@ -170,7 +171,7 @@ async def test_a_held_caller_may_leave(engine: Callable[..., Any], prompt: list[
     asker = engine()
     await asker.post("/pause_generation", mode="retract")
     asking = asyncio.create_task(asker.generate(prompt))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (await asker.counters())["held"] != 1:
             await asyncio.sleep(0.01)
         asking.cancel()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from examples.quickstart.ending import keep, row_of, shown_places
 
 from rolloutfleet.dumps import verify
@@ -36,7 +35,6 @@ def test_only_the_last_runs_files_are_kept(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "kept").iterdir()] == ["s1.json"]
 
 
-@pytest.mark.timeout(300)
 def test_the_quickstart_ends_with_a_conversation_a_row_and_what_to_type_next(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "examples.quickstart", "--agents", "6"],

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.fault import Fault
+from tests.waiting import VARIABLE
 
 PACKAGES = ("client", "engine", "operator", "proxy")
 LONGEST = 600.0
 """Seconds for the tests of one fault."""
+PATIENCE = 60.0
+"""Seconds that they wait for what a fault may keep away."""
 FAILED = 1
 """What pytest ends with where tests failed, and nothing else went wrong."""
 
@@ -81,7 +84,7 @@ class Copy:
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": sources},
+            env=os.environ | {"PYTHONPATH": sources, VARIABLE: str(PATIENCE)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

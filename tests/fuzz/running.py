@@ -21,6 +21,7 @@ from tests.fuzz.judging import code_of, faults_of
 from tests.fuzz.model import Model, Untold, comparable
 from tests.fuzz.tour import call_all
 from tests.fuzz.wire import Answer, Connection, NoAnswer
+from tests.waiting import PATIENCE
 
 Json = Any
 
@@ -38,7 +39,7 @@ ENDLESS_EVERY = 150
 """Cases for each connection that is slow for ever."""
 ENDLESS_ROUTES = frozenset({"POST /sessions", "POST /shards/batch", "PUT /shards/{id}"})
 """Where such a body holds nothing up that others wait for."""
-SECONDS_TO_SETTLE = 20.0
+SECONDS_TO_SETTLE = 60.0
 """For files and rows that go behind an answer."""
 SECONDS_TO_SEND = 20.0
 """For the rest of a request that has been answered."""
@@ -422,7 +423,7 @@ class Fuzz:
 
     async def _get(self, proxy: int, path: str) -> Json:
         own = self._fleet.proxies[proxy]
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {own.key}"}, timeout=60) as client:
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {own.key}"}, timeout=PATIENCE) as client:
             return (await client.get(f"{own.url}{path}")).raise_for_status().json()
 
 

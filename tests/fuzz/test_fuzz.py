@@ -18,8 +18,7 @@ from tests.fuzz.model import Lease, Model, Session
 from tests.fuzz.results import LATEST, LEAST_2XX, is_clean, summary
 from tests.fuzz.running import SETTINGS, Fuzz
 from tests.printing import say
-
-pytestmark = pytest.mark.timeout(300)
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CASES = 1_000
@@ -85,9 +84,9 @@ def test_an_interrupted_fuzz_leaves_nothing_running(tmp_path: Path) -> None:
         started = psutil.Process(running.pid).children(recursive=True)
         assert len(started) >= 4, "engine, gateway and two proxies"
         running.send_signal(signal.SIGINT)
-        told = running.communicate(timeout=60)[1]
+        told = running.communicate(timeout=PATIENCE)[1]
     assert running.returncode == 130 and "Interrupted" in told and "Traceback" not in told, told
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE)
     assert not alive and not output.exists()
 
 

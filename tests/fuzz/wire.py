@@ -11,7 +11,7 @@ import h11
 
 TIMEOUT = 60.0
 """Seconds for an answer: more than anything but a connection that is slow on purpose may take."""
-SECONDS_TO_CLOSE = 15.0
+SECONDS_TO_CLOSE = 45.0
 KEPT_FOR = 60.0
 """Seconds that a connection is used again after; a proxy keeps it for 75."""
 

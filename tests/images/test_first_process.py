@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 from images.recipes import DOCKERFILE, RECIPES
 from tests.images.locks import pinned
+from tests.waiting import PATIENCE
 
-TIMEOUT: Final = 10.0
 BIN: Final = Path(sys.executable).parent
 _STAGE: Final = re.compile(r"^FROM \S+ AS (\w+)$(.*?)(?=^FROM |\Z)", re.MULTILINE | re.DOTALL)
 ENTRYPOINTS: Final = {
@@ -35,7 +35,7 @@ def test_every_image_begins_with_the_init_that_its_lock_names() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="containers are Linux")
 @pytest.mark.parametrize("target", RECIPES)
 def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(60)")  # Python begins nothing of ours before
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(3600)")  # Python begins nothing of ours before
     words = [str(BIN / "dumb-init"), *ENTRYPOINTS[target][1:3], str(BIN / ENTRYPOINTS[target][3])]
     namespace = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
     started = subprocess.Popen(
@@ -47,7 +47,7 @@ def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str,
     )
     try:
         os.kill(_first_of(started.pid), signal.SIGTERM)
-        assert started.wait(timeout=TIMEOUT) == 128 + signal.SIGTERM
+        assert started.wait(timeout=PATIENCE) == 128 + signal.SIGTERM
     finally:
         started.kill()
         started.wait()
@@ -55,7 +55,7 @@ def test_told_to_end_while_its_python_has_not_begun_it_ends_at_once(target: str,
 
 def _first_of(unshare: int) -> int:
     """The first process of the new namespace, at the moment when its own child has become another program."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for first in _children(unshare):
             for child in _children(first):

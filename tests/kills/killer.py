@@ -22,6 +22,7 @@ from tests.kills.looking import look_at
 from tests.kills.schedule import Schedule
 from tests.kills.targets import PLAIN, NotComingBack, ProxyTarget, Target, Targets
 from tests.real.processes import NotServing, end_of
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.failpoints import (
     AFTER_COMMIT,
@@ -33,7 +34,6 @@ from rolloutfleet_proxy.failpoints import (
 )
 
 SECONDS_TO_SEE = 20.0
-SECONDS_TO_STOP = 60.0
 LOOK = 0.02
 """Seconds between two looks."""
 SECONDS_TO_ANSWER = 3.0
@@ -176,7 +176,7 @@ class Killer:
         clients = self._journal.waiting(proxy.ordinal)
         victim = self._random.choice((Kind.WORKER, Kind.PARENT))
         kill = self._kill(Kind.START_UP, proxy, victim, worker, clients=clients, seen_by=place)
-        await proxy.until_ended(SECONDS_TO_STOP)
+        await proxy.until_ended(PATIENCE)
         return kill
 
     async def _kill_draining(self, proxy: ProxyTarget) -> Kill | None:
@@ -189,7 +189,7 @@ class Killer:
             return None
         victim = self._random.choice((Kind.WORKER, Kind.PARENT))
         kill = self._kill(Kind.DRAIN, proxy, victim, stats["pid"], clients=clients, seen_by="/stats")
-        await proxy.until_ended(SECONDS_TO_STOP)
+        await proxy.until_ended(PATIENCE)
         return kill
 
     async def _stop(self, proxy: ProxyTarget) -> Kill | None:
@@ -200,7 +200,7 @@ class Killer:
         if stats is None or process is None or not clients.get(CALL):
             return None
         process.send_signal(signal.SIGTERM)
-        status = await asyncio.to_thread(process.wait, SECONDS_TO_STOP)
+        status = await asyncio.to_thread(process.wait, PATIENCE)
         if status != 0:
             self._journal.contradict(f"proxy {proxy.ordinal} ended with status {status} when it was told to stop")
         return _kill(Kind.DRAIN, proxy, "SIGTERM of the parent", under_way=CALL, seen_by="/stats", clients=clients)
@@ -211,7 +211,7 @@ class Killer:
         clients = self._journal.waiting(proxy.ordinal)
         if stats is None or not clients.get(CALL) or not await self._drain(proxy, then="restart"):
             return None
-        again = await self._seen(proxy, lambda now: bool(now["pid"] != stats["pid"]), seconds=SECONDS_TO_STOP)
+        again = await self._seen(proxy, lambda now: bool(now["pid"] != stats["pid"]), seconds=PATIENCE)
         if again is None:
             self._journal.contradict(f"proxy {proxy.ordinal} was told to restart, and did not")
         return _kill(Kind.DRAIN, proxy, "planned restart", under_way=CALL, seen_by="/stats", clients=clients)

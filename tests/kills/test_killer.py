@@ -13,10 +13,9 @@ from tests.kills.faults.sitecustomize import ANSWER_BEFORE_COMMIT, FORGOTTEN_ACK
 from tests.kills.kinds import Kind
 from tests.kills.run import Asked, run
 from tests.printing import say
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.failpoints import AFTER_START, BEFORE_COMMIT
-
-pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,8 +73,8 @@ def test_kills_that_are_interrupted_leave_nothing_running_and_say_what_they_did(
         started = psutil.Process(running.pid).children(recursive=True)
         assert len(started) >= 4, "two engines, a gateway and a proxy"
         running.send_signal(signal.SIGINT)
-        told = running.communicate(timeout=120)[0]
+        told = running.communicate(timeout=PATIENCE)[0]
     assert running.returncode == 130 and "Traceback" not in told, told
     assert "Not judged: gateway" in told and "There is no result." in told, told
-    _, alive = psutil.wait_procs(started, timeout=30)
+    _, alive = psutil.wait_procs(started, timeout=PATIENCE)
     assert not alive and not list(tmp_path.iterdir()), "neither processes nor files"

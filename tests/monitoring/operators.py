@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tests.operator.cluster.test_metrics import POD, SEEN
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster.health import Health, serve
@@ -50,10 +51,10 @@ def serving() -> Iterator[str]:
     thread.start()
     try:
         starting = serve(host, port, Health(time.monotonic), metrics)
-        runner = asyncio.run_coroutine_threadsafe(starting, loop).result(30)
+        runner = asyncio.run_coroutine_threadsafe(starting, loop).result(PATIENCE)
         loop.call_soon_threadsafe(go_on, loop, metrics)
         yield f"{host}:{port}"
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

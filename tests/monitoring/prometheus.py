@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 from tests.real.processes import free_port, serving
-
-SECONDS: float = 60.0
+from tests.waiting import PATIENCE
 
 
 def program(name: str) -> str:
@@ -37,9 +36,9 @@ class Prometheus:
 
     def comes(self, expression: str, *, count: int = 1) -> list[dict[str, Any]]:
         """Wait for that many series."""
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + PATIENCE
         while len(found := self.series(expression)) < count:
-            assert time.monotonic() < until, f"{len(found)} series within {SECONDS:.0f} s of {expression}"
+            assert time.monotonic() < until, f"{len(found)} series within {PATIENCE:.0f} s of {expression}"
             time.sleep(0.2)
         return found
 
@@ -56,7 +55,7 @@ def running(config: Path, folder: Path) -> Iterator[Prometheus]:
     ]
     log = folder / "prometheus.log"
     with (
-        serving(command, port=port, log=log, ready_path="/-/ready", deadline=SECONDS) as server,
-        httpx.Client(base_url=server.url, timeout=30) as client,
+        serving(command, port=port, log=log, ready_path="/-/ready", deadline=PATIENCE) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
         yield Prometheus(client)

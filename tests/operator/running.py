@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.waiting import PATIENCE
 
 UP = (sys.executable, "-m", "rolloutfleet", "up")
-TIMEOUT = 60.0
 
 
 class Up:
@@ -57,14 +57,14 @@ class Up:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """What it returns, once that is true; the process must not end before."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             found = what()
             if found:
                 return found
             assert self.process.poll() is None, self.said()
             time.sleep(0.05)
-        raise AssertionError(f"not within {TIMEOUT} s; it said:\n{self.said()}")
+        raise AssertionError(f"not within {PATIENCE} s; it said:\n{self.said()}")
 
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said())
@@ -100,7 +100,7 @@ def running(folder: Path, text: str, *words: str) -> Iterator[Up]:
         if up.process.poll() is None:
             up.process.send_signal(signal.SIGTERM)
         try:
-            up.process.wait(30)
+            up.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             up.process.kill()
             up.process.wait()

@@ -17,7 +17,8 @@ import httpx
 import psutil
 import pytest
 from tests.lengths import at_length
-from tests.operator.running import TIMEOUT, running
+from tests.operator.running import running
+from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.local.ports import Claims
 
@@ -42,7 +43,7 @@ def claimed(state: Path) -> Iterator[None]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
     return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
 
 
@@ -75,7 +76,7 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         started = list(up.children().values())
         assert len(started) == 3
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(30) == 0
+        assert up.process.wait(PATIENCE) == 0
         assert gone(started)
         assert not (up.state / "fleet.json").exists()
 
@@ -126,7 +127,7 @@ def test_a_port_that_another_program_holds_is_named_and_only_replaced_when_asked
         held = other.getsockname()[1]
         ports.write_text(json.dumps({"engine-1": held}))
         with running(tmp_path, FLEET) as up:
-            assert up.process.wait(TIMEOUT) == 2
+            assert up.process.wait(PATIENCE) == 2
             assert up.said().count("\n") == 1
             assert f"engine-1 had port {held}" in up.said()
             assert f"process {os.getpid()} (" in up.said()
@@ -175,7 +176,7 @@ def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert second.returncode == 2
         assert f"a fleet already runs from {up.state} (process {up.process.pid})" in second.stderr
@@ -200,7 +201,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, spec: str, status: int, pro
     (tmp_path / "empty").mkdir()
     text = FLEET.splitlines()[:3]
     with running(tmp_path, "\n".join([*text, f"spec: {spec}\n"])) as up:
-        assert up.process.wait(TIMEOUT) == status
+        assert up.process.wait(PATIENCE) == status
         for problem in problems:
             assert problem in up.said()
         assert up.state.exists() == (status == 1), "what can't run here leaves no state folder"

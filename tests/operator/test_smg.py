@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.gateways import LOOPBACK, GatewayCommand, gateway_command
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import server
 from rolloutfleet_engine.engine import Engine
@@ -44,12 +45,12 @@ async def serving(
 ) -> AsyncIterator[tuple[RunningEngine, httpx.AsyncClient, subprocess.Popen[bytes]]]:
     """A gateway before one slow engine, and a client with a kept connection to it."""
     with running_engine(SLOW) as engine, started([engine.url], flags) as (command, process):
-        async with httpx.AsyncClient(base_url=command.url, timeout=60) as http:
-            await until_status(http, "/readiness", 200, within=60)
+        async with httpx.AsyncClient(base_url=command.url, timeout=PATIENCE) as http:
+            await until_status(http, "/readiness", 200)
             yield engine, http, process
 
 
-async def until_status(http: httpx.AsyncClient, path: str, status: int, *, within: float) -> None:
+async def until_status(http: httpx.AsyncClient, path: str, status: int, *, within: float = PATIENCE) -> None:
     async with asyncio.timeout(within):
         while True:
             try:
@@ -62,11 +63,11 @@ async def until_status(http: httpx.AsyncClient, path: str, status: int, *, withi
 
 async def ended(process: subprocess.Popen[bytes]) -> int:
     """Its status, once it has ended by itself."""
-    return await asyncio.to_thread(process.wait, SOON)
+    return await asyncio.to_thread(process.wait, PATIENCE)
 
 
 async def under_way(engine: RunningEngine) -> None:
-    async with httpx.AsyncClient(base_url=engine.url) as http, asyncio.timeout(SOON):
+    async with httpx.AsyncClient(base_url=engine.url) as http, asyncio.timeout(PATIENCE):
         while (await http.get("/counters")).json()["running"] == 0:
             await asyncio.sleep(0.02)
 
@@ -75,7 +76,7 @@ async def test_an_engine_that_comes_up_after_its_gateway_is_used_within_seconds(
     port = free_port()
     with started([f"http://{LOOPBACK}:{port}"], {}) as (command, _):
         async with httpx.AsyncClient(base_url=command.url) as http:
-            await until_status(http, "/liveness", 200, within=60)
+            await until_status(http, "/liveness", 200)
             assert (await http.get("/readiness")).status_code == 503
             with running_engine(port=port):
                 await until_status(http, "/readiness", 200, within=SOON)
@@ -83,14 +84,14 @@ async def test_an_engine_that_comes_up_after_its_gateway_is_used_within_seconds(
 
 
 async def test_a_gateway_with_nothing_under_way_ends_at_once_whatever_its_grace_and_kept_connections() -> None:
-    async with serving({"--shutdown-grace-period-secs": 60}) as (_, http, process):
+    async with serving({"--shutdown-grace-period-secs": 3600}) as (_, http, process):
         assert (await http.post("/generate", json=A_SECOND)).status_code == 200
         process.terminate()
         assert await ended(process) == 0
 
 
 async def test_a_call_under_way_is_answered_by_a_gateway_that_was_told_to_end() -> None:
-    async with serving({"--shutdown-grace-period-secs": 60}) as (engine, http, process):
+    async with serving({"--shutdown-grace-period-secs": 3600}) as (engine, http, process):
         call = asyncio.create_task(http.post("/generate", json=A_SECOND))
         await under_way(engine)
         process.terminate()
@@ -106,7 +107,7 @@ async def test_a_call_that_outlasts_the_grace_is_given_up_and_the_engine_sees_th
         await under_way(engine)
         process.terminate()
         await ended(process)
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(PATIENCE):
             while engine.engine.calls:
                 await asyncio.sleep(0.02)
         assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], httpx.TransportError)
@@ -158,18 +159,18 @@ async def test_sessions_stay_with_their_engine_however_busy_it_is(crowd: set[int
     with running_engine(EngineOptions(seed=0)) as one, running_engine(EngineOptions(seed=1)) as other:
         engines = (one, other)
         with started([engine.url for engine in engines], flags, without=without) as (command, _):
-            async with httpx.AsyncClient(base_url=command.url, timeout=60) as http:
+            async with httpx.AsyncClient(base_url=command.url, timeout=PATIENCE) as http:
                 await until_healthy(http, len(engines))
                 await call_all(http)
                 crowd.add(0 if KEYS[0] in await seated(one) else 1)
-                until = time.monotonic() + (SOON if moved else WATCHED)
+                until = time.monotonic() + (PATIENCE if moved else WATCHED)
                 while not (both := await seated(one) & await seated(other)) and time.monotonic() < until:
                     await call_all(http)
                 assert bool(both) == moved
 
 
 async def until_healthy(http: httpx.AsyncClient, engines: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 workers = (await http.get("/workers")).json()["workers"]

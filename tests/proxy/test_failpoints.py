@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet_proxy.failpoints import ANY, HELD, MID_ACK, MID_EXPORT, VARIABLE
 
@@ -26,4 +26,4 @@ def test_a_process_waits_where_a_file_says_so_and_goes_on_when_it_is_gone(tmp_pa
         assert process.poll() is None
         assert not (tmp_path / f"{MID_EXPORT}{HELD}").exists()
         (tmp_path / MID_ACK).unlink()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0

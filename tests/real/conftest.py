@@ -12,10 +12,10 @@ from tests.real.processes import NotServing, Server, free_port, serving
 from tests.real.request_log import RequestLog
 from tests.real.sglang import launch
 from tests.real.sglang.places import Installed, find
+from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 SECONDS_TO_START = 480.0
-SECONDS_FOR_A_TEST = 60.0
 UNTIL_THE_LAST = pytest.StashKey[ExitStack]()
 
 
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.real)
             # The first test of a run waits for the engine to start as well.
-            item.add_marker(pytest.mark.timeout(SECONDS_TO_START + SECONDS_FOR_A_TEST))
+            item.add_marker(pytest.mark.timeout(SECONDS_TO_START + PATIENCE))
 
 
 @pytest.fixture(scope="session")

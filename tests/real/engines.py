@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import httpx
+from tests.waiting import PATIENCE
 
 JSON = Any
 END_OF_STREAM = "[DONE]"
-SECONDS_TO_ANSWER = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Generation:
     events: list[JSON] = field(default_factory=list)
 
     async def reply(self) -> Reply:
-        return await asyncio.wait_for(self.task, SECONDS_TO_ANSWER)
+        return await asyncio.wait_for(self.task, PATIENCE)
 
     async def leave(self) -> None:
         """The caller closes its connection."""
@@ -71,7 +71,7 @@ class Engine:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.http = httpx.AsyncClient(base_url=url, timeout=SECONDS_TO_ANSWER)
+        self.http = httpx.AsyncClient(base_url=url, timeout=PATIENCE)
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,7 +141,7 @@ async def events_of(response: httpx.Response) -> AsyncIterator[JSON]:
     assert buffered == "", f"after the last event: {buffered!r}"
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 30.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, within: float = PATIENCE) -> None:
     """Waits for what a server only tells when asked. Raises TimeoutError."""
     end = time.monotonic() + within
     while not await condition():

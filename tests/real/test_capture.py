@@ -15,6 +15,7 @@ from tests.capture.fleets import AgentSession, ProxyProcess
 from tests.real.engines import Engine, until
 from tests.real.request_log import Answered, RequestLog
 from tests.real.sglang.places import Installed
+from tests.waiting import PATIENCE
 
 JSON = Any
 LONG = 1200
@@ -154,7 +155,7 @@ class Talk:
             await self._task
 
     async def finish_reason(self) -> str | None:
-        return await asyncio.wait_for(self._task, 60)
+        return await asyncio.wait_for(self._task, PATIENCE)
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ async def test_a_pause_so_long_that_the_gateway_takes_the_engine_for_dead_loses_
     [turn] = session.turns()
     assert turn["completion_tokens"] == LONG
     assert set(turn["versions"]) == {1, 2}
-    assert await asyncio.wait_for(held, 60)
+    assert await asyncio.wait_for(held, PATIENCE)
 
 
 async def held_by_the_pause(engine: Engine, session: AgentSession) -> str | None:
@@ -281,4 +282,4 @@ async def nothing_runs(engine: Engine) -> None:
     async def idle() -> bool:
         return await engine.running_requests() == 0
 
-    await until(idle, within=10)
+    await until(idle, within=30)

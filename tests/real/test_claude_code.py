@@ -11,9 +11,10 @@ from examples.claude_code.agents import GROUP
 from examples.claude_code.tasks import TASKS
 from tests.agents.programs import claude_code, fetched
 from tests.real.sglang.places import Installed
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 240
+SECONDS = 600
 LOOK = """
 import json, sys, torch
 batch = torch.load(sys.argv[1])
@@ -21,7 +22,7 @@ print(json.dumps({"rewards": float(batch["rewards"].sum()), "rows": len(batch["i
 """
 
 
-@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.timeout(SECONDS + PATIENCE)
 def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(
     sglang: Installed, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -40,7 +41,7 @@ def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(
         "two-helpers": ["0.00"] * 2 * GROUP + ["0.50"] * GROUP,
     }
     look = [str(sglang.python), "-W", "ignore", "-c", LOOK, str(file)]
-    kept = subprocess.run(look, capture_output=True, text=True, timeout=60, check=True).stdout
+    kept = subprocess.run(look, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     assert json.loads(kept) == {
         "rewards": sum(float(each) for rows in rewards.values() for each in rows),
         "rows": 6 * GROUP,

@@ -17,6 +17,7 @@ from tests.real.request_log import RequestLog
 from tests.real.sglang import launch
 from tests.real.sglang.places import Installed
 from tests.real.test_capture import assert_kept
+from tests.waiting import PATIENCE
 
 JSON = Any
 TURNS = 4
@@ -66,7 +67,7 @@ def judge(real_engine: Engine, sglang: Installed, tmp_path: Path) -> Iterator["s
             assert process.stdout is not None
             assert process.stdout.readline() == "made\n", errors.read_text()
             weights = {"model_path": str(made), "weight_version": "1"}
-            reply = httpx.post(f"{real_engine.url}/update_weights_from_disk", json=weights, timeout=60)
+            reply = httpx.post(f"{real_engine.url}/update_weights_from_disk", json=weights, timeout=PATIENCE)
             assert reply.raise_for_status().json()["success"]
             yield process
         finally:
@@ -114,6 +115,6 @@ def test_exported_log_probabilities_are_the_models(real_proxy: ProxyProcess, jud
     rows = [row["tensors"] for trajectory in exported for row in trajectory["rows"]]
     assert len(exported) == len(rows) == 4
     assert sum(sum(row["loss_mask"]) for row in rows) > 300
-    told, _ = judge.communicate(json.dumps(rows), timeout=120)
+    told, _ = judge.communicate(json.dumps(rows), timeout=PATIENCE)
     furthest = json.loads(told)
     assert furthest["same"] <= EQUAL and furthest["moved"] > OTHER

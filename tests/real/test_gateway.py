@@ -36,7 +36,7 @@ async def idle(engine: Engine) -> None:
     async def nothing_runs() -> bool:
         return await engine.running_requests() == 0
 
-    await until(nothing_runs, within=15)
+    await until(nothing_runs, within=30)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -92,9 +92,9 @@ async def test_an_engine_paused_for_long_is_not_lost_to_the_gateway(gateway: Eng
     async def unhealthy() -> bool:
         return not await healthy()
 
-    await until(unhealthy, within=60)
+    await until(unhealthy)
     refused = await gateway.generate(body(stream=False, max_new_tokens=1))
     assert (refused.status, refused.body["error"]["code"]) == (503, "no_available_workers")
     await real_engine.go_on()
-    await until(healthy, within=30)
+    await until(healthy)
     assert (await gateway.generate(body(stream=False, max_new_tokens=1))).status == 200

@@ -18,7 +18,7 @@ from tests.real.sglang import launch
 from tests.real.sglang.places import Installed
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 400
+SECONDS = 800
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import openai
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncSession, Session
 
@@ -17,7 +18,7 @@ async def talk(session: Handle, *, turns: int = 1, max_tokens: int = 8) -> list[
     ids: list[str] = []
     messages: list[dict[str, str]] = []
     async with openai.AsyncOpenAI(
-        base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=60
+        base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=PATIENCE
     ) as client:
         for turn in range(turns):
             messages.append({"role": "user", "content": f"Tell me about {session.session_id}, {turn}."})
@@ -46,6 +47,6 @@ def say(session: Handle, messages: list[Any], *, max_tokens: int = 30, **options
         f"{session.base_url}/chat/completions",
         json={"model": "simulated", "messages": messages, "max_tokens": max_tokens, **options},
         headers={"authorization": f"Bearer {session.api_key}"},
-        timeout=60,
+        timeout=PATIENCE,
     ).raise_for_status()
     return [*messages, reply.json()["choices"][0]["message"]], reply.json()["id"]

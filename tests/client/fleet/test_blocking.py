@@ -19,6 +19,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.conftest import key_file
 from tests.client.threads import in_threads
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import Fleet, FleetClosed, Trajectory, Whereabouts
 from rolloutfleet.fleet.blocking import LoopThread
@@ -176,7 +177,7 @@ def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
     # Renewed as long as the trainer lives.
     assert taken(fleet, group_id) == []
     trainer.kill()
-    with fleet.export(3, timeout=60) as export:
+    with fleet.export(3, timeout=PATIENCE) as export:
         again = [each.trajectory_id for each in export]
     assert again == got
     assert taken(fleet, group_id) == []
@@ -229,7 +230,7 @@ def test_its_end_waits_for_no_thread_of_a_call_that_it_cancels() -> None:
 
     def resolve() -> None:
         begun.set()
-        ended.wait(60)
+        ended.wait(PATIENCE)
 
     try:
         with ThreadPoolExecutor() as callers:
@@ -281,7 +282,7 @@ def test_threads_share_one_fleet_object(fleet: Fleet) -> None:
         group_ids.append(ended_group(fleet, 1))
 
     in_threads(work, threads=8)
-    with fleet.export(8, timeout=30) as export:
+    with fleet.export(8, timeout=PATIENCE) as export:
         assert {each.group_id for each in export} == set(group_ids)
 
 

@@ -11,11 +11,10 @@ from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk, talk_all
 from tests.client.fleet.conftest import whereabouts
 from tests.client.threads import in_threads
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, KeyRefused, TookTooLong, Unreachable, Whereabouts
 from rolloutfleet.staleness import StalenessManager
-
-TIMEOUT = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ async def test_a_session_waits_until_another_ends(here: Whereabouts) -> None:
             await asyncio.sleep(0.01)
         await talk_all(group)
         await group.sessions[0].close()
-        session = await asyncio.wait_for(waiting, TIMEOUT)
+        session = await asyncio.wait_for(waiting, PATIENCE)
         assert (counts.running, counts.accepted, counts.enqueued) == (2, 1, 0)
         await session.delete()
         await group.sessions[1].delete()
@@ -77,7 +76,7 @@ async def test_a_session_waits_for_a_version(here: Whereabouts) -> None:
         waiting = asyncio.create_task(fleet.start_session())
         # Whoever moves it: this trainer hears of it.
         await other.set_version(fleet.version + 1)
-        await (await asyncio.wait_for(waiting, TIMEOUT)).delete()
+        await (await asyncio.wait_for(waiting, PATIENCE)).delete()
 
 
 async def test_first_come_first_served(here: Whereabouts) -> None:
@@ -112,7 +111,7 @@ async def test_sessions_that_ended_unseen_are_found(here: Whereabouts) -> None:
         await other.close_session(taken_elsewhere)
         async with other.export(session_ids=[taken_elsewhere]) as export:
             assert len([each async for each in export]) == 1
-        more = await asyncio.wait_for(fleet.start_group(3), TIMEOUT)
+        more = await asyncio.wait_for(fleet.start_group(3), PATIENCE)
         assert (counts.running, counts.accepted, counts.rejected) == (3, 2, 1)
         for session in more:
             await session.delete()
@@ -197,7 +196,7 @@ async def test_a_trainer_that_recovers_counts_what_the_fleet_holds(here: Whereab
         assert counts.capacity(version) == 3 * 10 - 3 - 2
         await after.recover(version, run=answer.run)
         assert (counts.accepted, counts.running) == (version * 10 + 3, 2)
-        async with after.export(3, timeout=TIMEOUT) as export:
+        async with after.export(3, timeout=PATIENCE) as export:
             batch = [each async for each in export]
         assert {each.session_id for each in batch} == {session.session_id for session in held}
         for session in running:

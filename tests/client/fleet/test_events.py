@@ -14,7 +14,7 @@ from tests.client.fleet.agents import talk
 from tests.client.fleet.by_turns import check_halves, starts_by_turns
 from tests.client.fleet.conftest import key_file
 from tests.client.processes import CLI
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.fleet import AsyncFleet, Refused, Session, Whereabouts
 from rolloutfleet.fleet import Fleet as Trainer
@@ -23,7 +23,7 @@ from rolloutfleet.fleet import Fleet as Trainer
 def restart(proxy: ProxyProcess) -> None:
     before = proxy.workers_begun()
     assert proxy.drain(f"again-{before}", then="restart").status_code == 200
-    asyncio.run(eventually(lambda: proxy.workers_begun() > before, seconds=60))
+    asyncio.run(eventually(lambda: proxy.workers_begun() > before))
 
 
 def test_turns_of_all_proxies_come_once_each_also_across_a_restart(fleet: Trainer, pair: Fleet) -> None:
@@ -55,7 +55,7 @@ async def test_one_for_whom_there_is_no_place_is_told_so(pair: Fleet, where: Whe
         try:
             async with fleet.events() as ninth:
                 with pytest.raises(Refused) as refused:
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(PATIENCE):
                         await anext(ninth)
             assert refused.value.code == "too_many_viewers"
         finally:
@@ -76,10 +76,10 @@ def test_tail_shows_turns_across_a_restart_and_ctrl_c_ends_it(fleet: Trainer, pa
             assert json.loads(first)["session_id"] == session.session_id
             restart(owner)
             (turn,) = asyncio.run(talk(session))
-            while json.loads(lines.get(timeout=60))["turn_id"] != turn:
+            while json.loads(lines.get(timeout=PATIENCE))["turn_id"] != turn:
                 pass
             tail.send_signal(signal.SIGINT)
-            assert tail.wait(30) == 130
+            assert tail.wait(PATIENCE) == 130
         finally:
             tail.kill()
             reading.join()
@@ -113,6 +113,6 @@ def test_a_line_of_tail_says_what_happened(fleet: Trainer, pair: Fleet) -> None:
             line = _until_it_follows(session, lines)
         finally:
             tail.send_signal(signal.SIGINT)
-            tail.wait(30)
+            tail.wait(PATIENCE)
             reading.join()
     assert session.session_id in line and "turn " in line and " tokens" in line

@@ -21,6 +21,7 @@ from tests.client.fleet.agents import say, talk, talked
 from tests.client.fleet.conftest import key_file
 from tests.client.fleet.test_events import restart
 from tests.client.processes import CLI, invoke
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, Session
 from rolloutfleet.fleet import Fleet as Trainer
@@ -60,14 +61,14 @@ class Inspecting:
 
         url = httpx.URL(self.next_url())
         base = url.copy_with(query=None)
-        with httpx.Client(base_url=base, timeout=60, event_hooks={"response": [note]}) as browser:
+        with httpx.Client(base_url=base, timeout=PATIENCE, event_hooks={"response": [note]}) as browser:
             assert browser.get("/", params=url.params).status_code == 303
             yield browser
 
     def end(self) -> str:
         """By Ctrl-C; what it wrote to the error output."""
         self.process.send_signal(signal.SIGINT)
-        _, complaints = self.process.communicate(timeout=60)
+        _, complaints = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, complaints
         return complaints
 
@@ -167,7 +168,7 @@ def test_the_list_and_the_figures_have_all_proxies(
     names = {session.session_id for session in group}
 
     async def listed() -> Json:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 lines = got(browser, "/data/sessions.json")["sessions"]
                 found = {line["key"]: line for line in lines if line["session_id"] in names and line["turns"] == 1}
@@ -318,7 +319,7 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
 
 
 async def _once_listed(browser: httpx.Client, names: set[str]) -> Json:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             lines = got(browser, "/data/sessions.json")["sessions"]
             if {line["key"] for line in lines} == names:
@@ -327,7 +328,7 @@ async def _once_listed(browser: httpx.Client, names: set[str]) -> Json:
 
 
 async def _once_failed(browser: httpx.Client) -> Json:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not (figures := got(browser, "/data/fleet.json"))["failed"]:
             await asyncio.sleep(0.2)
         return figures

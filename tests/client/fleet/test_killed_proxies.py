@@ -13,14 +13,13 @@ from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.by_turns import check_halves, keys_by_turns, sessions_by_turns, starts_by_turns
 from tests.client.fleet.conftest import whereabouts
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Fleet, Trajectory
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import Audit
 from rolloutfleet_proxy.cluster.placement import keeper_of
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, AFTER_START, BEFORE_COMMIT, VARIABLE
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
         work = asyncio.create_task(rollouts())
         try:
             for version in (1, 2):
-                async with fleet.export(8, timeout=60) as export:
+                async with fleet.export(8, timeout=PATIENCE) as export:
                     trained += [each.session_id async for each in export]
                 answer = await fleet.set_version(version)
                 assert [each.ordinal for each in answer.failed] == [1]
@@ -100,7 +99,7 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
             await asyncio.gather(work, return_exceptions=True)
         assert fleet.unreachable.keys() == {1}
         await up_again(two.proxies[1])
-        async with fleet.export(timeout=60) as export:
+        async with fleet.export(timeout=PATIENCE) as export:
             trained += [each.session_id async for each in export]
         assert of_the_dead <= set(trained)
         assert Counter(trained).most_common(1)[0][1] == 1
@@ -145,12 +144,12 @@ async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_
     dying.stop()
     dying.environment = {VARIABLE: AFTER_START}
     key = next(key for key in keys_by_turns() if keeper_of(key, 2) == 1)
-    async with AsyncFleet(whereabouts(two), progress=False, patience=60) as fleet:
+    async with AsyncFleet(whereabouts(two), progress=False, patience=PATIENCE) as fleet:
         dying.start()
         two.wait_until_complete()
         with start_keys(lambda: key):
             starting = asyncio.create_task(fleet.start_session())
-            await asyncio.to_thread(dying.wait_until_killed, 30)
+            await asyncio.to_thread(dying.wait_until_killed, PATIENCE)
         dying.environment = {}
         await up_again(dying)
         session = await starting
@@ -165,15 +164,15 @@ async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is
         sessions = await ended_sessions(fleet, 8)
         alive, leases = sum(session.session_id.startswith("s0") for session in sessions), leases_of(dead)
         dead.kill()
-        async with fleet.export(timeout=60, grace=0.5) as export:
+        async with fleet.export(timeout=PATIENCE, grace=0.5) as export:
             assert len([each async for each in export]) == alive
         assert any("broken off" in text for text in fleet.owed)
         await up_again(dead)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while fleet.owed:
                 await asyncio.sleep(0.05)
         assert leases_of(dead) == leases
-        async with fleet.export(timeout=60) as export:
+        async with fleet.export(timeout=PATIENCE) as export:
             assert len([each async for each in export]) == len(sessions) - alive
 
 
@@ -189,7 +188,7 @@ async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Runnin
         sessions = await ended_sessions(fleet, 40)
         alive = [session for session in sessions if session.session_id.startswith("s0")]
         taken: list[Trajectory] = []
-        async with fleet.export(40, page=4, timeout=60) as export:
+        async with fleet.export(40, page=4, timeout=PATIENCE) as export:
             async for trajectory in export:
                 taken.append(trajectory)
                 if len(taken) == 6:
@@ -216,7 +215,7 @@ def test_the_same_for_code_that_blocks(two: Running, before: Audit) -> None:
         for session in sessions:
             session.close()
         taken = []
-        with fleet.export(20, page=2, timeout=60) as export:
+        with fleet.export(20, page=2, timeout=PATIENCE) as export:
             for trajectory in export:
                 taken.append(trajectory)
                 if len(taken) == 4:
@@ -244,14 +243,14 @@ async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trai
 ) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         await ended_sessions(fleet, 10)
-        async with fleet.export(10, timeout=60) as export:
+        async with fleet.export(10, timeout=PATIENCE) as export:
             taken = [each async for each in export]
             two.proxies[1].kill()
             ended = time.monotonic()
         assert time.monotonic() - ended < 10, "a proxy that is down held up the trainer"
         assert any("acknowledgement" in text for text in fleet.owed)
         await up_again(two.proxies[1])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while fleet.owed:
                 await asyncio.sleep(0.05)
         async with fleet.export() as rest:
@@ -293,7 +292,7 @@ async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[st
 async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running, before: Audit) -> None:
     """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
     counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
-    async with AsyncFleet(whereabouts(two), patience=120, staleness=counts, progress=False) as fleet:
+    async with AsyncFleet(whereabouts(two), patience=PATIENCE, staleness=counts, progress=False) as fleet:
         sessions = await sessions_by_turns(fleet, 20)
         await talk_all(sessions)
         async with dying(two.proxies[1], deaths=2) as deaths:
@@ -301,9 +300,9 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
                 await session.reward(float(number))
                 await session.close()
         async with dying(two.proxies[1], deaths=4) as deaths:
-            async with fleet.export(20, page=1, timeout=120) as export:
+            async with fleet.export(20, page=1, timeout=PATIENCE) as export:
                 taken = [each async for each in export]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while fleet.owed:
                     await asyncio.sleep(0.05)
             assert deaths.total() > 2
@@ -324,7 +323,7 @@ async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Runn
                 raise RuntimeError("of the agent")
         assert fleet.owed == [f"the end of session {session.session_id}"]
         await up_again(two.proxies[1])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (await fleet.statuses([session])).get(session.session_id) is not None and fleet.owed:
                 await asyncio.sleep(0.05)
         assert (await fleet.audit()).sessions.discarded["empty"] == before.sessions.discarded.get("empty", 0) + 1
@@ -347,7 +346,7 @@ async def test_an_export_that_waits_follows_proxies_that_come_and_go(two: Runnin
             await scaled_to(1)
             assert [each.ordinal for each in await fleet.proxies()] == [0]
             taken: list[Trajectory] = []
-            async with fleet.export(8, timeout=60) as export:
+            async with fleet.export(8, timeout=PATIENCE) as export:
                 async for trajectory in export:
                     taken.append(trajectory)
                     if len(taken) == sum(each.session_id.startswith("s0") for each in before):

@@ -12,6 +12,7 @@ from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.by_turns import starts_by_turns
 from tests.client.fleet.conftest import whereabouts
 from tests.client.processes import suspended
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import (
     AsyncFleet,
@@ -144,7 +145,7 @@ async def test_figures_are_asked_of_another_proxy_where_one_falls_silent_over_th
         silent = pair.proxies[1].process
         assert silent is not None
         with suspended(silent.pid):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 # Which proxy is asked first is drawn.
                 found = await asyncio.gather(*(fleet.stats() for _ in range(10)))
     assert [[each.ordinal for each in stats.failed] for stats in found] == [[1]] * 10

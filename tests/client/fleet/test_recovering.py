@@ -9,6 +9,7 @@ from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk, talk_all
 from tests.client.fleet.by_turns import sessions_by_turns
 from tests.client.fleet.conftest import whereabouts
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, AsyncSession, Conflict, Fleet, NotEverywhere, NotHeardYet, TookTooLong
 from rolloutfleet.staleness import StalenessManager
@@ -110,7 +111,7 @@ async def test_kept_sessions_hold_their_places_and_the_time_out_says_whose_they_
     assert [shown async for shown in restarted.sessions(task_id="other")] == []
     for shown in left:
         await restarted.delete(shown)
-    await (await restarted.start_session(timeout=60)).delete()
+    await (await restarted.start_session(timeout=PATIENCE)).delete()
 
 
 async def test_closed_sessions_can_be_exported_and_their_agents_are_told(
@@ -124,7 +125,7 @@ async def test_closed_sessions_can_be_exported_and_their_agents_are_told(
         with pytest.raises(openai.APIStatusError) as ended:
             await talk(session)
         assert (ended.value.status_code, ended.value.code) == (410, "session_closed")
-    session = await restarted.start_session(timeout=60)
+    session = await restarted.start_session(timeout=PATIENCE)
     # The same recovery again leaves the new run's sessions alone.
     await restarted.recover(version, run=answer.run, open="close")
     await talk(session)

@@ -11,6 +11,7 @@ from tests.capture.fleets import Fleet as Running
 from tests.capture.fleets import running_fleet
 from tests.client.fleet.agents import talk_all, talked
 from tests.client.fleet.by_turns import sessions_by_turns
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
 
@@ -189,7 +190,7 @@ def test_waiting_for_named_sessions(fleet: Fleet) -> None:
         assert list(export) == []
     assert set(export.statuses.values()) == {"not_ready"}
     sessions[0].close()
-    with fleet.export(session_ids=sessions, wait=True, timeout=20) as export:
+    with fleet.export(session_ids=sessions, wait=True, timeout=PATIENCE) as export:
         first = next(export)
         for session in sessions[1:]:
             session.close()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+from tests.waiting import PATIENCE
+
 from rolloutfleet.fleet.waiting import Waiting
 
 WAITS = """
@@ -27,7 +29,7 @@ def test_on_a_terminal_a_line_that_goes_away() -> None:
     process = subprocess.Popen([sys.executable, "-c", WAITS], stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
     said = b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if select.select([ours], [], [], 0.5)[0]:
             try:
@@ -36,7 +38,7 @@ def test_on_a_terminal_a_line_that_goes_away() -> None:
                 break
         elif process.poll() is not None:
             break
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     assert b"waiting for 3" in said
     assert b"3/4" in said
     assert b"never to be seen" not in said

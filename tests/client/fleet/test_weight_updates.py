@@ -14,12 +14,11 @@ from tests.capture.fleets import ProxyProcess, running_fleet
 from tests.client.fleet.agents import talk
 from tests.client.fleet.conftest import whereabouts
 from tests.client.processes import suspended
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet_proxy.cluster.weights import TIMEOUT
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ async def states(running: Running) -> list[tuple[int, int, bool]]:
 
 async def states_of(proxies: Sequence[ProxyProcess]) -> list[tuple[int, int, bool]]:
     """(version, epoch, paused) as each proxy has it by itself."""
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {proxies[0].key}"}, timeout=30) as admin:
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {proxies[0].key}"}, timeout=PATIENCE) as admin:
         said = [(await admin.get(f"{proxy.url}/version")).json() for proxy in proxies]
     return [(each["version"], each["epoch"], each["paused"]) for each in said]
 
@@ -84,7 +83,7 @@ async def in_engines(running: Running, version: int) -> None:
 
 async def agree(running: Running, *, version: int, paused: bool = False) -> None:
     """All proxies say the same, soon."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 found = await states(running)
@@ -221,7 +220,7 @@ async def test_a_pause_that_is_broken_off_does_not_stay(two: Running) -> None:
                 # It was done before it could be broken off.
                 assert not isinstance(outcome, BaseException), outcome
                 await fleet.resume()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while fleet.owed:
                     await asyncio.sleep(0.02)
             await agree(two, version=version)
@@ -254,7 +253,7 @@ async def test_a_leader_killed_in_the_middle_of_an_update(two: Running, killed: 
         pausing = asyncio.create_task(fleet.pause())
         await asyncio.sleep(0.01)
         two.proxies[killed].kill()
-        paused = await asyncio.wait_for(pausing, 60)
+        paused = await asyncio.wait_for(pausing, PATIENCE)
         assert paused.paused
         await in_engines(two, version)
         await fleet.set_version(version, epoch=paused.epoch)
@@ -269,10 +268,10 @@ async def test_a_proxy_that_hangs_is_named_and_told_later(two: Running) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         version = (await fleet.weights()).version + 1
         with suspended(hung.stats()["pid"]):
-            answer = await asyncio.wait_for(fleet.set_version(version), 60)
+            answer = await asyncio.wait_for(fleet.set_version(version), PATIENCE)
             assert [each.ordinal for each in answer.failed] == [1]
             assert fleet.owed == ["what proxy 1 missed of the weights"]
         await agree(two, version=version)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while fleet.owed:
                 await asyncio.sleep(0.05)

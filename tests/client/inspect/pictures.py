@@ -22,6 +22,7 @@ from tests.client.inspect.scenes import annotate
 from tests.client.processes import CLI
 from tests.client.terminals import PROMPT, terminal
 from tests.operator.running import Up, running
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import Fleet, Group
 
@@ -83,7 +84,7 @@ def _take_all(up: Up, fleet: Fleet, inspect: Inspect, browser: Browser) -> None:
         light.go(inspect.address(up.until))
         dark.go(inspect.address(up.until))
         work = Work(fleet.start_group(SIBLINGS, f"trip-{number}") for number in range(GROUPS))
-        expect(light.page.locator("#turns li")).to_have_count(12, timeout=60_000)
+        expect(light.page.locator("#turns li")).to_have_count(12, timeout=1000 * PATIENCE)
         with fleet.weight_update(version=VERSION):
             pass
         _top(up)

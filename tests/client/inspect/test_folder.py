@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.client.dumps.samples import SESSION, turn
 from tests.client.inspect.sites import branched, document, site, whole, write_dump
+from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps import DumpedShard, DumpedTurn, Tensor, encode
 from rolloutfleet.inspect import indexing
@@ -360,7 +361,7 @@ async def test_what_the_first_lines_say_is_listed_before_all_is_read(tmp_path: P
     async with source.running():
         early, complete = await source.sessions()
         assert early and not complete and early[0]["branches"] is None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not complete:
                 await asyncio.sleep(0.01)
                 late, complete = await source.sessions()
@@ -383,7 +384,7 @@ def test_a_file_that_is_still_being_read_holds_up_no_end(tmp_path: Path, monkeyp
 
     page = threading.Thread(target=lambda: asyncio.run(look()))
     page.start()
-    page.join(30)
+    page.join(PATIENCE)
     ended = not page.is_alive()
     may_end.set()
     page.join()

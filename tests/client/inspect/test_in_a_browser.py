@@ -17,6 +17,7 @@ from tests.client.inspect.scenes import HOSTILE, HUGE, Scenes, play, say
 from tests.client.processes import CLI, ran
 from tests.operator.running import Up, running
 from tests.real.processes import free_port, serving
+from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.viewing import merged, safe
@@ -28,7 +29,7 @@ kind: RolloutFleet
 metadata: {name: math}
 spec: {model: simulated, engine: {replicas: 1, simulated: {latency: 0s, tokenLatency: 0s}}, proxies: {replicas: 2}}
 """
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 @dataclass
@@ -491,7 +492,7 @@ def test_a_bundle_is_read_behind_any_web_server_in_any_folder(stage: Stage, tmp_
     port = free_port()
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
     with (
-        serving(command, port=port, log=tmp_path / "log", ready_path="/", deadline=60),
+        serving(command, port=port, log=tmp_path / "log", ready_path="/", deadline=PATIENCE),
         looking(stage.browser) as looked,
     ):
         page, root = looked.page, f"http://127.0.0.1:{port}/shared/by%20me/"

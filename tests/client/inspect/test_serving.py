@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.client.inspect.sites import whole
 from tests.client.processes import CLI
+from tests.waiting import PATIENCE
 
 from rolloutfleet.inspect.looking import ENOUGH, Looking
 from rolloutfleet.inspect.serving import listen
@@ -41,7 +42,7 @@ def test_a_browser_is_opened_by_a_file_that_nobody_else_can_read(tmp_path: Path)
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     said = json.loads(seen.read_text())
     assert "token" in url and "token" not in said["asked"] and said["mode"] == 0o700
     assert said["answer"] == 401, "what is opened can ask for the page before it ends"
@@ -86,7 +87,7 @@ async def test_who_has_asked_for_something_looks_on_for_a_minute() -> None:
     looking.now()
     await waiting
     now = ENOUGH
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await looking.wait()
     now = ENOUGH + 1
     waiting = asyncio.create_task(looking.wait())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.waiting import PATIENCE
 
 from rolloutfleet import remote_tensors
 from rolloutfleet.remote_tensors.buffer import ENTRY_OVERHEAD, PROCESS, FetchBuffer, Flight
@@ -187,19 +188,19 @@ def test_a_forked_process_starts_with_an_empty_one_whoever_held_the_lock() -> No
     def hold() -> None:
         with PROCESS._lock:
             held.set()
-            done.wait(30)
+            done.wait(PATIENCE)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(30)
+    held.wait(PATIENCE)
     child = multiprocessing.get_context("fork").Process(
         target=lambda: answers.put(remote_tensors.fetch_buffer_stats()), daemon=True
     )
     child.start()
     done.set()
     holder.join()
-    assert answers.get(timeout=30) == {"entries": 0, "bytes": 0}
-    child.join(30)
+    assert answers.get(timeout=PATIENCE) == {"entries": 0, "bytes": 0}
+    child.join(PATIENCE)
     assert remote_tensors.fetch_buffer_stats()["entries"] == 6
 
 

@@ -18,6 +18,7 @@ from tests.capture.test_shards import talked
 from tests.client.processes import suspended
 from tests.client.remote_tensors.keepers import keeping
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet.remote_tensors import (
@@ -36,7 +37,6 @@ from rolloutfleet.tensors import CODES, Form
 from rolloutfleet_proxy.failpoints import AFTER_COMMIT, BEFORE_COMMIT, VARIABLE
 
 NONE = {"count": 0, "bytes": 0, "orphans": 0}
-SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Requests(list[list[str]]):
 
     def wait_for(self, count: int) -> None:
         with self._more:
-            assert self._more.wait_for(lambda: len(self) >= count, SECONDS)
+            assert self._more.wait_for(lambda: len(self) >= count, PATIENCE)
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def test_concurrent_fetches_of_a_shard_share_one_request(
     together = threading.Barrier(16)
 
     def fetch() -> Any:
-        together.wait(SECONDS)
+        together.wait(PATIENCE)
         return tensors.fetch([reference])[0]
 
     with counted(monkeypatch, "fetch") as requests, ThreadPoolExecutor(16) as threads:
@@ -172,7 +172,7 @@ def test_concurrent_fetches_of_a_shard_share_one_request(
             waiting = [threads.submit(fetch) for _ in range(16)]
             requests.wait_for(1)
         for each in waiting:
-            np.testing.assert_array_equal(each.result(SECONDS), np.arange(1000))
+            np.testing.assert_array_equal(each.result(PATIENCE), np.arange(1000))
     assert requests == [[reference.shard_id]]
     tensors.clear_batches(reference)
 
@@ -186,7 +186,7 @@ def test_a_fetch_in_progress_does_not_bring_back_what_was_cleared(
             waiting = threads.submit(tensors.fetch, [reference])
             requests.wait_for(1)
             assert tensors.clear_fetch_buffer([reference.shard_id]) == 0
-        np.testing.assert_array_equal(waiting.result(SECONDS)[0], np.arange(1000))
+        np.testing.assert_array_equal(waiting.result(PATIENCE)[0], np.arange(1000))
     assert stats(tensors) == {"entries": 0, "bytes": 0}
     # A fetch that begins after the clear is another one, and is kept.
     tensors.fetch([reference])
@@ -201,19 +201,19 @@ def test_fetches_and_clears_race_and_nothing_is_left(tensors: RemoteTensors, two
         together = threading.Barrier(10)
 
         def fetch(away: list[RemoteTensor] = away, together: threading.Barrier = together) -> None:
-            together.wait(SECONDS)
+            together.wait(PATIENCE)
             for number, reference in enumerate(away):
                 with contextlib.suppress(ShardsMissing):
                     assert int(tensors.fetch([reference])[0][-1]) == number
 
         def clear(away: list[RemoteTensor] = away, together: threading.Barrier = together) -> None:
-            together.wait(SECONDS)
+            together.wait(PATIENCE)
             for at in range(0, 20, 4):
                 tensors.clear_batches(away[at : at + 4])
 
         with ThreadPoolExecutor(10) as threads:
             for each in [threads.submit(work) for work in (*(fetch,) * 8, clear, clear)]:
-                each.result(SECONDS)
+                each.result(PATIENCE)
         # The owner lost them before the buffer did: what was fetched in between was cleared after it.
         assert stats(tensors) == {"entries": 0, "bytes": 0}
 
@@ -224,7 +224,7 @@ def test_one_shard_that_is_missing_fails_alone(tensors: RemoteTensors) -> None:
     with ThreadPoolExecutor(2) as threads:
         failing = threads.submit(tensors.fetch, away)
         with pytest.raises(ShardsMissing) as raised:
-            failing.result(SECONDS)
+            failing.result(PATIENCE)
     assert set(raised.value.ids) <= {each.shard_id for each in away[2:4]}
     assert [int(each[0]) for each in tensors.fetch(away[:2] + away[4:])] == [0, 1, 4, 5]
     tensors.clear_batches(away)
@@ -316,7 +316,7 @@ def test_a_shard_that_goes_while_a_batch_is_answered_takes_no_other_with_it(
         requests.wait_for(2)
         tensors.delete([away[1]])
         with pytest.raises(ShardsMissing) as raised:
-            waiting.result(SECONDS)
+            waiting.result(PATIENCE)
     assert raised.value.ids == (away[1].shard_id,)
     assert [int(each[0]) for each in tensors.fetch([away[0], *away[2:]])] == [0, 2, 3]
     tensors.clear_batches(away)
@@ -369,7 +369,7 @@ def test_a_fetch_waits_for_a_proxy_that_is_started_again(mortal: ProxyProcess) -
         mortal.kill()
         waiting = threads.submit(tensors.localize, away)
         mortal.start()
-        assert [int(each[0]) for each in waiting.result(60)] == list(range(20))
+        assert [int(each[0]) for each in waiting.result(PATIENCE)] == list(range(20))
         assert tensors.clear_batches(away).complete
     assert mortal.audit()["shards"] == NONE
 
@@ -395,11 +395,11 @@ def test_an_owner_killed_in_mid_delete_is_asked_until_it_acknowledges(
         mortal.environment = {VARIABLE: f"{place}:12"}
         mortal.start()
         clearing = threads.submit(tensors.clear_batches, away)
-        mortal.wait_until_killed(SECONDS)
+        mortal.wait_until_killed(PATIENCE)
         assert not clearing.done()
         mortal.environment = {}
         mortal.start()
-        done = clearing.result(120)
+        done = clearing.result(PATIENCE)
         assert done.complete and len(done.ids) == 200 and tensors.undeleted == ()
         assert stats(tensors) == {"entries": 0, "bytes": 0}
     assert mortal.audit()["shards"] == NONE

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.waiting import PATIENCE
 
 from rolloutfleet.remote_tensors import RemoteTensors, ShardsMissing, fetch_buffer_stats
 from rolloutfleet.torch import clear_batches
@@ -186,7 +187,7 @@ def a_thread_goes_on_fetching(rank: Rank) -> Any:
         fetching.start()
     seen = rank.seen(clear_batches(rank.tensors, *([references] if rank.rank == HEAD else []), groups=rank.grid))
     if rank.rank == WORLD - 1:
-        fetching.join(10)
+        fetching.join(PATIENCE)
         seen |= {"ended": not fetching.is_alive(), "left": fetch_buffer_stats()}
     rank.tensors.delete = delete  # type: ignore[method-assign]
     return seen

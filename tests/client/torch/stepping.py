@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import torch
 import torch.distributed as dist
+from tests.waiting import PATIENCE
 
 from rolloutfleet import Fleet, Whereabouts
 from rolloutfleet.fleet import Session
@@ -25,7 +26,6 @@ WORLD = 4
 HEAD = 0
 IMAGES = 10
 LEASE_SECONDS = 5.0
-TIMEOUT = 30.0
 
 
 def main() -> None:
@@ -78,14 +78,14 @@ def _step(fleet: Fleet, tensors: RemoteTensors, nbytes: int) -> Any:
 
 def _talk(session: Session) -> None:
     """One turn. A proxy's worker may be killed under the call, which is then made again."""
-    until = time.monotonic() + TIMEOUT
+    until = time.monotonic() + PATIENCE
     while True:
         try:
             httpx.post(
                 f"{session.base_url}/chat/completions",
                 headers={"authorization": f"Bearer {session.api_key}", "idempotency-key": "the turn"},
                 json={"messages": [{"role": "user", "content": "Tell me of it"}], "max_tokens": 16},
-                timeout=120,
+                timeout=PATIENCE,
             ).raise_for_status()
             return
         except httpx.TransportError:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import torch
 from tests.client.torch.conftest import Keepers
+from tests.waiting import PATIENCE
 from torch.utils.data import DataLoader
 
 from rolloutfleet import Fleet, Trajectory, Whereabouts
@@ -46,7 +47,7 @@ def talked(fleet: Fleet, *, groups: int, size: int = 2) -> set[str]:
                         f"{session.base_url}/chat/completions",
                         headers={"authorization": f"Bearer {session.api_key}"},
                         json={"messages": messages, "max_tokens": 8 + number},
-                        timeout=60,
+                        timeout=PATIENCE,
                     ).raise_for_status()
                     messages.append(said.json()["choices"][0]["message"])
                 session.reward(float(number))
@@ -139,7 +140,7 @@ def test_a_failure_of_who_iterates_gives_everything_back(fleet: Fleet) -> None:
 def test_a_count_is_shared_out_among_workers(fleet: Fleet) -> None:
     talked(fleet, groups=8, size=1)
     loader = DataLoader(
-        TrajectoryDataset(opener(fleet), count=5, page=1, timeout=60),
+        TrajectoryDataset(opener(fleet), count=5, page=1, timeout=PATIENCE),
         batch_size=1,
         num_workers=2,
         collate_fn=collate,

@@ -10,9 +10,10 @@ import httpx
 import pytest
 from tests.client.torch.conftest import Keepers
 from tests.client.torch.ranks import WORLD
+from tests.waiting import PATIENCE
 
 EMPTY = {"entries": 0, "bytes": 0}
-SECONDS = 240
+SECONDS = 480
 
 
 @pytest.fixture(scope="module")
@@ -104,5 +105,5 @@ def test_a_rank_that_is_gone_costs_the_proxies_nothing(seen: list[dict[str, Any]
     assert [rank["a_rank_dies"]["raised"] for rank in seen[:-1]] == [True] * 3
     assert seen[0]["a_rank_dies"]["left"] == EMPTY
     for url in keepers.urls:
-        audit = httpx.get(f"{url}/audit", headers={"authorization": f"Bearer {keepers.key}"}, timeout=30).json()
+        audit = httpx.get(f"{url}/audit", headers={"authorization": f"Bearer {keepers.key}"}, timeout=PATIENCE).json()
         assert audit["shards"] == {"count": 0, "bytes": 0, "orphans": 0}

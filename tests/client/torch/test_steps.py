@@ -23,8 +23,9 @@ import httpx
 import pytest
 from tests.client.torch.conftest import Keepers
 from tests.client.torch.stepping import LEASE_SECONDS, WORLD
+from tests.waiting import PATIENCE
 
-ORPHAN_SECONDS = 120
+ORPHAN_SECONDS = 60 + PATIENCE
 """A file of nobody's is left in peace for a minute."""
 
 MIB = 2**20
@@ -42,7 +43,7 @@ class Sampler:
 
     def ask(self, url: str, path: str) -> Any:
         headers = {"authorization": f"Bearer {self._keepers.key}"}
-        return httpx.get(f"{url}{path}", headers=headers, timeout=60).raise_for_status().json()
+        return httpx.get(f"{url}{path}", headers=headers, timeout=PATIENCE).raise_for_status().json()
 
     def sample(self) -> None:
         # One may just be being started again.
@@ -121,7 +122,7 @@ def test_nobody_grows_and_nothing_is_left(keepers: Keepers, tmp_path: Path) -> N
 
 def wait_for_turns(sampler: Sampler, keepers: Keepers, *, live: int) -> list[Any]:
     """Until so many turns are live and none is leased, over all proxies. Their audits."""
-    until = time.monotonic() + LEASE_SECONDS + 60
+    until = time.monotonic() + LEASE_SECONDS + PATIENCE
     while True:
         audits = [sampler.ask(url, "/audit") for url in keepers.urls]
         counts = [sum(audit["turns"][name] for audit in audits) for name in ("live", "leased")]

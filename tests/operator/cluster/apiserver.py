@@ -18,10 +18,10 @@ from typing import Any, Final
 import psutil
 import yaml
 from tests.real.processes import free_ports
+from tests.waiting import PATIENCE
 from toolchain.kubernetes.binaries import BARE_API, MODULE_OF
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
-TIMEOUT: Final = 90.0
 _TOKEN: Final = "tests-are-masters"
 _CONTROLLERS: Final = ",".join(
     (
@@ -63,7 +63,7 @@ class ApiServer:
         self.audit = folder / "audit.log"
         self._kubectl = kubectl
 
-    def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = 180) -> str:
+    def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = PATIENCE) -> str:
         """What kubectl prints; with `fails`, what it says of its failure."""
         done = subprocess.run(
             [str(self._kubectl), "--kubeconfig", str(self.kubeconfig), *words],
@@ -94,9 +94,9 @@ class ApiServer:
 
     def until_established(self, definition: str) -> None:
         """`kubectl wait` gives up on a definition that has no conditions yet."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not self._is_established(definition):
-            assert time.monotonic() < deadline, f"{definition} can't be used 60 s after it was made"
+            assert time.monotonic() < deadline, f"{definition} can't be used {PATIENCE:.0f} s after it was made"
             time.sleep(0.1)
 
     def _is_established(self, definition: str) -> bool:
@@ -233,11 +233,11 @@ def _flags(server: ApiServer, etcd: int, port: int, key: Path) -> tuple[str, ...
 
 
 def _until_ready(server: ApiServer) -> None:
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + PATIENCE
     words = ("--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
     while time.monotonic() < deadline:
         asked = subprocess.run([str(programs()["kubectl"]), *words], capture_output=True, text=True, check=False)
         if asked.stdout == "ok":
             return
         time.sleep(0.2)
-    raise AssertionError(f"no API within {TIMEOUT} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")
+    raise AssertionError(f"no API within {PATIENCE} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")

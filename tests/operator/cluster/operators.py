@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import httpx
 from tests.operator.cluster.apiserver import ApiServer
+from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.policy.reasons import Metric
 
-TIMEOUT: Final = 60.0
 IMAGES: Final = ("--proxy-image=proxy:1", "--gateway-image=gateway:1", "--simulated-engine-image=engine:1")
 
 
@@ -55,7 +55,7 @@ class OperatorProcess:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=90)
+        return self.process.wait(timeout=PATIENCE)
 
     def said(self) -> str:
         return self._log.read_text()
@@ -71,12 +71,12 @@ class OperatorProcess:
 
     def figure(self, name: str) -> float:
         """A metric without labels, as it is scraped; 0 where there is none."""
-        for line in httpx.get(f"{self.url}/metrics", trust_env=False, timeout=60).text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", trust_env=False, timeout=PATIENCE).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[-1])
         return 0.0
 
-    def until(self, what: Callable[[], Any], *, patience: float = TIMEOUT) -> Any:
+    def until(self, what: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
         """What it returns, once that is true. Most look by kubectl, which costs more than the operator itself."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:

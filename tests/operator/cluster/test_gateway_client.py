@@ -10,6 +10,7 @@ import httpx
 import pytest
 from tests.gateways import LOOPBACK, QUICK, SPEC
 from tests.real.processes import free_port, free_ports
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
@@ -86,7 +87,7 @@ async def brought_in_line(
     gateways: GatewayClient, gateway: Gateway, *, ready: set[str], there: set[str], engine_key: str | None = None
 ) -> None:
     """What passes of the operator do, until there is nothing to do and nothing under way."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             listed = (await gateways.lists([gateway.url], KEY)).get(gateway.url)
             if listed is not None:
@@ -150,9 +151,9 @@ async def test_a_gateway_lets_calls_end_at_an_engine_that_leaves(gateways: Gatew
     with running_engine(options(token_latency=0.05)) as leaving, running_engine(options()) as staying:
         await brought_in_line(gateways, gateway, ready={leaving.url}, there={leaving.url})
         long = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
             call = asyncio.create_task(http.post(f"{gateway.url}/generate", json=long))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while (await http.get(f"{leaving.url}/counters")).json()["running"] == 0:
                     await asyncio.sleep(0.02)
             await brought_in_line(gateways, gateway, ready={staying.url}, there={staying.url})
@@ -190,7 +191,7 @@ async def test_an_engine_that_drains_is_listed_as_such(gateways: GatewayClient, 
         (known,) = (await gateways.lists([gateway.url], KEY))[gateway.url]
         assert known.id is not None
         await gateways.remove(RemoveWorker(gateway=gateway.url, url=known.url, id=known.id), KEY)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while (listed := (await gateways.lists([gateway.url], KEY))[gateway.url]) == (known,):
                 await asyncio.sleep(0.02)
         (draining,) = listed

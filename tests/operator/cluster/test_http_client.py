@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.http_client import LARGEST, Answer, HttpClient
@@ -45,7 +46,7 @@ async def full(request: web.Request) -> web.Response:
     return web.Response(body=bytes(LARGEST))
 
 
-def asked(handler: Handler, *, key: str | None = "the-admin-key", timeout: float = 10.0) -> Answer:
+def asked(handler: Handler, *, key: str | None = "the-admin-key", timeout: float = PATIENCE) -> Answer:
     async def play() -> Answer:
         app = web.Application()
         app.router.add_route("*", "/here", handler)

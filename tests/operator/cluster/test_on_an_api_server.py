@@ -12,12 +12,13 @@ import pytest
 from tests.operator.cluster.apiserver import ApiServer
 from tests.operator.cluster.operators import OperatorProcess, running
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
 from rolloutfleet_operator.policy.reasons import Metric
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.apiserver
 
 CHILDREN = "statefulsets,deployments,services,configmaps,poddisruptionbudgets"
 ALL_CHILDREN = {
@@ -298,7 +299,7 @@ def test_held_up_on_its_way_out_it_ends_all_the_same_as_it_should(fleet: FleetTh
         process.send_signal(signal.SIGSTOP)
         time.sleep(11)
         process.send_signal(signal.SIGCONT)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_path: Path) -> None:

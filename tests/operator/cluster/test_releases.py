@@ -18,7 +18,7 @@ from tests.real.processes import free_port
 import rolloutfleet
 from rolloutfleet_operator import crd
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.apiserver
 
 UNKNOWN: Final = "spec.sessions.maxHold"
 """What the earlier release has no field for. The definition of this one gives it a default, so every fleet has it."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.cluster.settings import BadSettings, OperatorSettings, add_flags, read
 
@@ -48,7 +49,7 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": ":".join(sys.path)},
     )
 

@@ -12,7 +12,7 @@ from rolloutfleet_operator.cluster.api import Api
 from rolloutfleet_operator.cluster.observe import Warnings
 from rolloutfleet_operator.cluster.warning_events import CACHE_TTL, WarningEvents
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.apiserver
 
 SAID_AT = 1_767_225_600.0
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import uvicorn
 from tests.real.processes import free_ports
+from tests.waiting import PATIENCE
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
@@ -190,7 +191,7 @@ async def running(
                 metrics=metrics,
             )
             servers.append(await stack.enter_async_context(serving(served, sockets[ordinal])))
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE))
         yield Proxies([f"http://127.0.0.1:{port}" for port in ports], apps, metrics, servers, client)
 
 
@@ -315,7 +316,7 @@ async def test_a_caller_that_leaves_is_gone_at_the_owner_too(what: str) -> None:
         call = asyncio.create_task(proxies.client.get(proxies.path(1, what)))
         await proxies.apps[1].asked.wait()
         call.cancel()
-        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), 10)
+        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), PATIENCE)
         await asyncio.gather(call, return_exceptions=True)
 
 
@@ -330,7 +331,7 @@ async def test_a_caller_that_leaves_in_mid_body_is_gone_at_the_owner_too() -> No
         await proxies.apps[1].asked.wait()
         await proxies.apps[1].requests[0].arrived.wait()
         call.cancel()
-        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), 10)
+        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), PATIENCE)
         await asyncio.gather(call, return_exceptions=True)
         assert not by_label(proxies.metrics.refused)
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.services import open_weights
 from tests.real.processes import free_ports
+from tests.waiting import PATIENCE
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
@@ -164,7 +165,7 @@ class Fleet:
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 await asyncio.sleep(0.02)
 
@@ -272,7 +273,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         servers = [Served(app_of(proxy), port) for proxy, port in zip(proxies, ports, strict=True)]
         for server in servers:
             stack.push_async_callback(server.stop)
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE))
         running = Fleet(
             proxies, [proxy.peers.address(n) for n, proxy in enumerate(proxies)], servers, ports, engines, client
         )

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.real.processes import free_port
+from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -391,7 +392,7 @@ async def test_silence_is_504_and_the_generation_is_never_sent_again(server: Ser
     async with client(server, silence=0.1) as engine:
         error = await failure(engine, streamed=streamed, clock=server.since_first)
         assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), PATIENCE)
         # Long enough for what would be sent again to have come.
         await asyncio.sleep(0.3)
     assert len(server.seen) == 1
@@ -406,7 +407,7 @@ async def test_silence_in_mid_stream_is_504(server: Server) -> None:
     server.behaviour = behave
     async with client(server, silence=0.1) as engine:
         assert status_of(await failure(engine, streamed=True, clock=server.since_first)) == 504
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), PATIENCE)
     assert len(server.seen) == 1
 
 
@@ -433,7 +434,7 @@ async def test_a_stream_past_its_budget_is_refused_and_none_of_it_is_passed_on(
         with pytest.raises(Refused) as caught:
             await engine.generate(request(max_new_tokens=20), lambda chunk: shown.extend(chunk.output_ids))
         assert caught.value.reason == Reason.TOO_MANY_TOKENS
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), PATIENCE)
     assert 0 < len(shown) <= 20
 
 
@@ -465,9 +466,9 @@ async def test_a_stream_without_a_new_token_is_504(server: Server, said: bytes, 
 
     server.behaviour = behave
     async with client(server, silence=0.4) as engine:
-        error = await asyncio.wait_for(failure(engine, streamed=True, clock=server.since_first), 20)
+        error = await asyncio.wait_for(failure(engine, streamed=True, clock=server.since_first), PATIENCE)
         assert (status_of(error), error.code) == (504, ENGINE_TIMEOUT)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), PATIENCE)
     assert len(server.seen) == 1
 
 
@@ -494,7 +495,7 @@ async def test_a_stream_that_goes_on_slowly_is_read_to_its_end(server: Server) -
         return now
 
     server.behaviour = behave
-    async with asyncio.timeout(20), client(server, silence=0.1) as engine:
+    async with asyncio.timeout(PATIENCE), client(server, silence=0.1) as engine:
         evidence = await engine.generate(request(), lambda chunk: shown.set(), clock=clock)
     assert len(evidence.output_ids) == 5
 
@@ -517,7 +518,7 @@ async def test_a_pause_is_no_silence_of_a_stream(server: Server) -> None:
         assert not call.done(), "the clock stands still"
         now = 0.21
         with pytest.raises(DomainError) as caught:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
     assert caught.value.code == ENGINE_TIMEOUT
 
 
@@ -553,7 +554,7 @@ async def test_a_flood_of_interim_responses_is_ended_and_holds_nothing(
 
     server.behaviour = behave
     async with client(server, silence=30.0) as engine, Ticker() as ticker:
-        error = await asyncio.wait_for(failure(engine, streamed=streamed), 10)
+        error = await asyncio.wait_for(failure(engine, streamed=streamed), PATIENCE)
         assert (status_of(error), error.code) == (502, ENGINE_ERROR)
         with pytest.raises(DomainError):
             await engine.engines()
@@ -637,11 +638,11 @@ async def test_cancelled_it_closes_the_connection(server: Server, streamed: bool
     server.behaviour = behave
     async with client(server) as engine:
         task = asyncio.ensure_future(engine.generate(request(), (lambda chunk: None) if streamed else None))
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(arrived.wait(), PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), PATIENCE)
 
 
 # Engines

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Unreachable, _Bounded
 
@@ -44,7 +45,7 @@ class Server:
             self._changed.set()
 
     async def until_ended(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while self.ended < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -63,7 +64,7 @@ def says(*pieces: bytes, close: bool = False) -> Behaviour:
 
 
 @asynccontextmanager
-async def serving(behaviour: Behaviour, *, silence: float = 10.0) -> AsyncIterator[tuple[Server, Connections]]:
+async def serving(behaviour: Behaviour, *, silence: float = 3600.0) -> AsyncIterator[tuple[Server, Connections]]:
     server = Server(behaviour)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
@@ -80,7 +81,7 @@ async def until_none_kept(client: Connections) -> None:
     """Wait until the ends of all connections that are kept have come."""
     connector = client.session.connector
     assert connector is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while any(handler.is_connected() for kept in connector._conns.values() for handler, _ in kept):
             await asyncio.sleep(0.001)
 

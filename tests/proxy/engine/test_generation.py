@@ -13,6 +13,7 @@ import pytest
 from tests.gateways import gateway_command
 from tests.proxy.services import open_weights
 from tests.proxy.stores import InlineStore
+from tests.waiting import PATIENCE
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT, ENGINE_UNREACHABLE
@@ -45,7 +46,7 @@ class Stage:
     """A simulated engine, a proxy's weights, and turns made of both."""
 
     def __init__(self, engine_url: str, gateway_url: str, weights: WeightService, **settings: Any) -> None:
-        self.http = httpx.AsyncClient(base_url=engine_url, timeout=30)
+        self.http = httpx.AsyncClient(base_url=engine_url, timeout=PATIENCE)
         self.engine = Engine(gateway_url, engine_urls=[engine_url], **settings)
         self.weights = weights
         self.calls: Mapping[str, Call] = {}
@@ -94,12 +95,12 @@ class Stage:
 
     async def until(self, **counts: int) -> None:
         """Wait until the engine counts so."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not counts.items() <= (await self.http.get("/counters")).json().items():
                 await asyncio.sleep(0.01)
 
     async def until_shown(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not self.shown:
                 await asyncio.sleep(0.005)
 
@@ -122,7 +123,7 @@ class Stage:
         await self.weights.hold(epoch=self.weights.gate.epoch + 1, mode=mode)
         assert await self.engine.pause(mode) == {}
         if settle:
-            await self.weights.gate.settled(epoch=self.weights.gate.epoch, timeout=20)
+            await self.weights.gate.settled(epoch=self.weights.gate.epoch, timeout=PATIENCE)
 
     async def go_on(self, version: int) -> None:
         """New weights, then the engine goes on, then the proxy."""
@@ -291,7 +292,7 @@ async def test_a_pause_that_the_proxy_was_not_told_of_cuts_no_turn_short(
         turn = asyncio.ensure_future(on.turn(streamed=streamed, tokens=LONG))
         await on.until(running=1)
         assert await on.engine.pause("abort") == {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             for _ in range(3):
                 await asked.acquire()
         assert on.rounds == 1, "an engine that says that it is paused is sent nothing"
@@ -482,7 +483,7 @@ def _wait_until_ready(url: str) -> None:
 
 
 def _wait_until(url: str) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     with httpx.Client() as client:
         while time.monotonic() < until:
             with suppress(httpx.TransportError):
@@ -504,11 +505,11 @@ async def through(gateway: str, engine: str) -> AsyncIterator[Stage]:
 
 
 async def left(on: Stage, turn: "asyncio.Future[Evidence]") -> None:
-    """Cancel, and see that the engine stops within ten seconds, long before it would have finished."""
+    """Cancel, and see that the engine stops, before it would have finished."""
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await on.until(running=0, held=0)
 
 
@@ -552,7 +553,7 @@ async def test_cancelled_while_silent_the_engine_stops(gateway: str, slow_engine
 async def test_cancelled_while_it_flows_the_engine_stops(gateway: str, slow_engine: str) -> None:
     async with through(gateway, slow_engine) as on:
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=400, rid="flowing"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while len(on.shown) < 3:
                 await asyncio.sleep(0.01)
         await left(on, turn)

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession, web
 from tests.gateways import gateway_command
 from tests.real.processes import serving
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
@@ -49,7 +50,7 @@ async def rewriting(engine: str) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def probed(gateway: str, engine: str, *, within: float = 20.0) -> Probing:
+async def probed(gateway: str, engine: str, *, within: float = PATIENCE) -> Probing:
     made, client = Probing(), Engine(gateway, engine_urls=[engine])
     try:
         async with asyncio.timeout(within):
@@ -62,7 +63,7 @@ async def probed(gateway: str, engine: str, *, within: float = 20.0) -> Probing:
 async def test_through_the_real_gateway_nothing_is_lost(engine: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     command = gateway_command([engine])
     log = tmp_path_factory.mktemp("gateway") / "log"
-    with serving(command.argv, port=command.port, log=log, ready_path="/readiness", deadline=60):
+    with serving(command.argv, port=command.port, log=log, ready_path="/readiness", deadline=PATIENCE):
         made = await probed(command.url, engine)
         assert (made.loses, made.requests) == ((), 1)
 
@@ -74,7 +75,7 @@ async def test_what_the_real_gateway_loses_of_sampling_under_another_policy_is_f
     sampling = {"max_new_tokens": 1, "temperature": 0.5} | OWN
     command = gateway_command([engine], {"--policy": "cache_aware"})
     log = tmp_path_factory.mktemp("gateway") / "log"
-    with serving(command.argv, port=command.port, log=log, ready_path="/readiness", deadline=60):
+    with serving(command.argv, port=command.port, log=log, ready_path="/readiness", deadline=PATIENCE):
         made = await probed(command.url, engine)
         async with ClientSession() as session:
             asked = {"rid": "lossy", "input_ids": [1], "return_logprob": True, "sampling_params": sampling}

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import uvloop
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.http import accepting
 from rolloutfleet_proxy.http.accepting import ACCEPT_BATCH, Accepting
@@ -71,7 +72,7 @@ def test_a_crowd_is_accepted_in_a_few_rounds(listening: socket.socket) -> None:
         clients = crowd(listening, CROWD)
         server = Accepting([listening], Echo)
         async with long_rounds() as rounds:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while Echo.made < CROWD:
                     await asyncio.sleep(0)
         for client in clients:
@@ -94,7 +95,7 @@ def test_who_comes_when_it_is_over_waits_for_the_next_one(listening: socket.sock
         await asyncio.sleep(0.1)
         assert Echo.made == 0
         after = Accepting([listening], Echo)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while Echo.made < 5:
                 await asyncio.sleep(0.01)
         after.close()
@@ -131,7 +132,7 @@ def test_where_no_more_can_be_held_it_rests_and_goes_on(
         exhausted: Any = Exhausted(listening, times=2)
         server = Accepting([exhausted], Echo)
         [client] = crowd(listening, 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not Echo.made:
                 await asyncio.sleep(0.01)
         assert exhausted.times == -2, "the two that failed, the one that came, and that there is no other"

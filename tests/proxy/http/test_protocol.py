@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 import uvloop
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.http import protocol
 from rolloutfleet_proxy.http.accepting import Accepting
@@ -29,8 +30,6 @@ from rolloutfleet_proxy.process.supervisor import listen
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LARGE = 32 << 20
-TIMEOUT = 20.0
-"""Seconds for an answer; far more than any takes."""
 
 
 class App:
@@ -131,7 +130,7 @@ class Client:
         await self._writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             return int(head.split()[1]), await self._reader.readexactly(length)
@@ -141,15 +140,15 @@ class Client:
         return status, json.loads(body)["error"]["code"]
 
     async def skip(self, end: bytes) -> None:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             await self._reader.readuntil(end)
 
     async def take(self, size: int) -> None:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             await self._reader.readexactly(size)
 
     async def rest(self) -> bytes:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             return await self._reader.read()
 
     async def close(self) -> None:
@@ -435,7 +434,7 @@ def test_who_leaves_with_several_requests_under_way_is_seen_to_leave(
         await server.app.begun.wait()
         [connection] = server.state.connections
         connection.transport.abort()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             while server.state.connections:
                 await asyncio.sleep(0.01)
         server.app.go_on.set()
@@ -537,7 +536,7 @@ def test_who_takes_nothing_of_an_answer_is_let_go(run: Callable[..., None], more
         await server.connect(b"GET /large HTTP/1.1\r\n" + more + b"\r\n")
         await server.app.begun.wait()
         now = asyncio.get_running_loop().time()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             while server.state.connections:
                 now += WRITE_TIMEOUT / 4
                 server.connections.look(now)
@@ -576,7 +575,7 @@ def test_what_a_client_takes_has_left(run: Callable[..., None], path: bytes) -> 
         await client.skip(b"\r\n\r\n")
         assert path == b"/last" or server.app.has_left.empty()
         await client.take(LARGE if path == b"/last-large" else 2)
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             assert await server.app.has_left.get()
         await client.send(GET)
         assert (await client.answer())[0] == 200
@@ -589,7 +588,7 @@ def test_what_a_client_leaves_behind_has_not_left(run: Callable[..., None]) -> N
         client = await server.connect(b"GET /last-large HTTP/1.1\r\n\r\n")
         await client.skip(b"\r\n\r\n")
         await client.close()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             assert not await server.app.has_left.get()
 
     run(work)
@@ -602,7 +601,7 @@ def test_what_nobody_took_until_its_connection_was_ended_has_not_left(run: Calla
         [connection] = server.state.connections
         assert isinstance(connection, HttpProtocol)
         connection.give_way()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             assert not await server.app.has_left.get()
 
     run(work)
@@ -613,11 +612,11 @@ def test_what_is_sent_to_a_client_that_has_gone_has_not_left(run: Callable[..., 
         client = await server.connect(b"GET /last-held HTTP/1.1\r\n\r\n")
         await server.app.begun.wait()
         await client.close()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             while server.state.connections:
                 await asyncio.sleep(0)
         server.app.go_on.set()
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(PATIENCE):
             assert not await server.app.has_left.get()
 
     run(work)

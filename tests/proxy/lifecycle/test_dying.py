@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.lifecycle.imports import Store
+from tests.waiting import PATIENCE
 
 from rolloutfleet.wire import ImportDumps
 from rolloutfleet_proxy import failpoints
@@ -58,7 +59,7 @@ def deaths(folder: Path, names: list[str], place: str, at: Path) -> Iterator[Pat
         copy = shutil.copytree(folder, at / f"{place}-{times}")
         dying = _processes.Process(target=import_and_die, args=(copy, names, place, times))
         dying.start()
-        dying.join(60)
+        dying.join(PATIENCE)
         if dying.exitcode == 0:
             return
         assert dying.exitcode == -signal.SIGKILL, (place, times)

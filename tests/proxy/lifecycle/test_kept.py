@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.lifecycle.imports import Store
+from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps import decode, kept_name, parse_dump_name, verify
 from rolloutfleet.settings import ProxySettings
@@ -326,7 +327,7 @@ def test_a_death_between_acknowledgement_and_copy_loses_no_copy(tmp_path: Path, 
         copy = shutil.copytree(tmp_path / "first", tmp_path / str(times))
         dying = _processes.Process(target=train_and_die, args=(copy, place, times))
         dying.start()
-        dying.join(60)
+        dying.join(PATIENCE)
         assert dying.exitcode == -signal.SIGKILL
         house = House(copy)
         try:

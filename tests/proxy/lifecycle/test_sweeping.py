@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.proxy.stores import new_turn
+from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport, StartSessions
@@ -351,7 +352,7 @@ async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_swee
     (house.dumps / "s0-0123456789ab-0011223344556677-active.json").mkdir()
     (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
     strangers = set(house.files()) - {f"{name}-active.json", f".0-{here}-active.json.tmp"}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await house.sweeper.tidy(house.orders())
         house.seconds += STALE + 100
         await house.sweep(keep_age=100.0)

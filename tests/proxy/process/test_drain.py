@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet.wire import AskDrain, DrainThen
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -17,7 +18,6 @@ from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.database import open_database
 from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
-SOON = 30.0
 SHORT = 0.1
 
 
@@ -83,7 +83,7 @@ async def life(
     folder: Path,
     *,
     host: Host | None = None,
-    timeout: float = 60.0,
+    timeout: float = 3600.0,
     max_hold: float = 60.0,
     crash: Crash | None = None,
     monotonic: Any = None,
@@ -102,7 +102,7 @@ async def life(
 
 
 async def until(what: Any) -> None:
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(PATIENCE):
         while not what():
             await asyncio.sleep(0.01)
 
@@ -129,7 +129,7 @@ async def test_a_held_call_goes_on_when_the_drain_is_undone(tmp_path: Path) -> N
         shown = proxy.drains.shown()
         assert shown is not None and shown["held"] == 1
         assert await proxy.drains.undo("d") == "d"
-        await asyncio.wait_for(call, SOON)
+        await asyncio.wait_for(call, PATIENCE)
         assert proxy.drains.held == 0 and not proxy.drains.draining
         assert await proxy.drains.undo() is None
 
@@ -142,7 +142,7 @@ async def test_a_held_call_is_let_go_when_its_session_ends(tmp_path: Path) -> No
         await until(lambda: proxy.drains.held == 1)
         ended = True
         proxy.drains.look_again()
-        await asyncio.wait_for(call, SOON)
+        await asyncio.wait_for(call, PATIENCE)
         assert proxy.drains.holding
 
 
@@ -155,7 +155,7 @@ async def test_a_drain_that_is_not_renewed_is_undone_and_one_that_is_goes_on(tmp
         assert proxy.drains.held == 1, "its renewal was not heard"
         second = await proxy.ask(ttl=SHORT)
         assert (second["since"], second["id"]) == (first["since"], "d")
-        await asyncio.wait_for(call, SOON)
+        await asyncio.wait_for(call, PATIENCE)
         assert not proxy.drains.draining
 
 
@@ -190,7 +190,7 @@ async def test_the_same_id_may_go_from_cordon_to_quiesce_and_back(tmp_path: Path
         call = asyncio.create_task(proxy.drains.passed())
         await until(lambda: proxy.drains.held == 1)
         await proxy.ask(mode="cordon")
-        await asyncio.wait_for(call, SOON)
+        await asyncio.wait_for(call, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp
         await proxy.ask(then="restart")
         await until(lambda: proxy.drains.holding)
         assert proxy.drains.holds(retry=False) and not proxy.drains.holds(retry=True)
-        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         assert proxy.drains.holds(retry=True), "its time is up"
 
 
@@ -251,7 +251,7 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         await asyncio.sleep(SHORT)
         assert not keeper.ended.is_set(), "a call is in flight"
         proxy.calls.running = 0
-        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         for asking in (proxy.drains.undo(), proxy.ask(then="restart")):
             error = await refused(asking)
             assert (status_of(error), error.code) == (503, "draining")
@@ -270,7 +270,7 @@ async def test_calls_are_not_cut_for_a_restart_that_can_not_come_yet(tmp_path: P
         await asyncio.sleep(3 * SHORT)
         assert not proxy.calls.cuts
         keeper.ready = True
-        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         assert proxy.calls.cuts
 
 
@@ -289,7 +289,7 @@ async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
     async with life(tmp_path, host=keeper) as proxy:
         await proxy.ask(mode="cordon")
         proxy.drains.stop("SIGTERM")
-        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         assert proxy.drains.last_words == ("stopped: SIGTERM", None)
         assert status_of(await refused(proxy.drains.undo())) == 503
 
@@ -299,7 +299,7 @@ async def test_a_signal_ends_a_drain_that_was_quiet_and_the_next_boot_says_which
     async with life(tmp_path, host=keeper) as proxy:
         await proxy.ask("evict-1", mode="quiesce", reason="memory")
         proxy.drains.stop("SIGTERM")
-        await asyncio.wait_for(keeper.ended.wait(), SOON)
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         reason, drain = proxy.drains.last_words
         await proxy.writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=7))
     async with life(tmp_path, host=Keeper()) as proxy:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.process.supervisor import listen
 
@@ -44,7 +45,7 @@ def test_a_name_is_listened_to_at_every_address_it_has() -> None:
     sockets = listen("localhost", 0)
     assert sockets
     for each in sockets:
-        with socket.create_connection(each.getsockname()[:2], timeout=5):
+        with socket.create_connection(each.getsockname()[:2], timeout=PATIENCE):
             pass
         each.close()
 

@@ -5,6 +5,7 @@ import contextlib
 from functools import partial
 
 import uvloop
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.domain.errors import SessionDeleted
 from rolloutfleet_proxy.domain.events import Failed, Text
@@ -25,7 +26,7 @@ async def test_who_joins_a_silent_call_sees_what_came_before_at_once() -> None:
     call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=True)
     calls.start(call, partial(work, call))
     await said.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await call.listen().wait()
     assert call.task is not None
     call.task.cancel()
@@ -40,7 +41,7 @@ async def test_a_call_that_is_ended_before_it_begins_tells_all_who_wait() -> Non
     call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=False)
     calls.start(call, work)
     call.end(SessionDeleted("gone"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await call.listen().wait()
         await calls.ended()
     assert isinstance(call.ending, Failed) and isinstance(call.ending.error, SessionDeleted)
@@ -83,7 +84,7 @@ async def test_patience_goes_on_where_a_wake_up_brought_nothing() -> None:
     with contextlib.closing(Listener(patience=0.5)) as listener:
         began, woken, waits = loop.time(), True, 0
         # Were patience to begin anew with a wake-up, one would always come before its end.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while woken:
                 loop.call_later(0.02, listener.wake)
                 woken = await listener.wait(still=waits > 0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.services import session_service
+from tests.waiting import PATIENCE
 
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.errors import SessionDeleted
@@ -51,7 +52,7 @@ async def test_a_delete_has_returned_before_a_call_that_it_cuts_has_noticed(stor
     assert session.state == DELETED
     assert (noticed, call.ending) == (False, None)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await session.calls.ended()
     assert noticed
     assert isinstance(call.ending, Failed) and isinstance(call.ending.error, SessionDeleted)

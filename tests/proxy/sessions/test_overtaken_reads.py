@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.proxy.stores import new_turn
+from tests.waiting import PATIENCE
 
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, Started
@@ -45,7 +46,7 @@ class SlowReader(Reader):
         return found
 
     async def until_read(self, answers: int = 1) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while len(self.read) < answers:
                 await asyncio.sleep(0.001)
 

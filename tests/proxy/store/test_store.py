@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.proxy.stores import SyncStore
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
@@ -242,7 +243,7 @@ def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
         "import sys, pathlib; from rolloutfleet_proxy.store.database import *; open_database(pathlib.Path(sys.argv[1]))"
     )
     second = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert second.returncode != 0 and "in use by another proxy" in second.stderr
     database.close()
@@ -328,7 +329,7 @@ def test_after_kill_9_all_that_was_answered_is_there_and_nothing_is_half_written
     answered = [process.stdout.readline() for _ in range(acknowledged)]
     os.kill(process.pid, signal.SIGKILL)
     answered += process.stdout.readlines()
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE)
     process.stdout.close()
 
     database = open_database(tmp_path)

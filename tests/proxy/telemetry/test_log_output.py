@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.telemetry.log_output import Output
 
@@ -91,7 +92,7 @@ def test_a_blocked_reader_stalls_nobody_and_costs_counted_lines(
     # Nobody reads yet: a `put` that waited for a reader would wait for ever.
     putting = threading.Thread(target=put_all, daemon=True)
     putting.start()
-    putting.join(30)
+    putting.join(PATIENCE)
     assert not putting.is_alive()
     assert output.waiting <= 50 and output.dropped > 4000
     wait, waits = output._idle.wait, []
@@ -141,6 +142,6 @@ def test_a_process_that_just_ends_has_written_all_of_it() -> None:
         "for number in range(1000): logger.info('number %d', number)\n"
         "raise SystemExit(3)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 3
     assert [line.split()[-1] for line in ended.stderr.splitlines()] == [str(number) for number in range(1000)]

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.telemetry.log_setup import HELPERS_LOG
 
@@ -25,7 +26,7 @@ class Unraisable:
 def said_by(*command: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> tuple[int, list[Any]]:
     """The exit status, and what was written to standard error, each line read as JSON."""
     ended = subprocess.run(
-        [sys.executable, *command], input=stdin, capture_output=True, timeout=60, env=environment, check=False
+        [sys.executable, *command], input=stdin, capture_output=True, timeout=PATIENCE, env=environment, check=False
     )
     return ended.returncode, [json.loads(line) for line in ended.stderr.decode().splitlines()]
 

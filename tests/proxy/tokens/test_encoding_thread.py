@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.tokens.encoding_thread import LONG, EncoderFailed, EncodingThread
 
@@ -38,7 +39,7 @@ def test_another_thread_takes_its_place_after_so_many_characters() -> None:
     first, second, third, fourth = dict.fromkeys(encoder.threads)
     assert [encoder.threads.count(thread) for thread in (first, second, third, fourth)] == [3, 3, 3, 1]
     for thread in (first, second, third):
-        thread.join(10)
+        thread.join(PATIENCE)
     assert [thread.is_alive() for thread in (first, second, third, fourth)] == [False, False, False, True]
 
 
@@ -51,7 +52,7 @@ def test_another_takes_its_place_when_it_is_told_to_forget() -> None:
         encode.forget()
     first, second = encoder.threads
     for thread in (first, second):
-        thread.join(10)
+        thread.join(PATIENCE)
     assert first is not second and not first.is_alive() and not second.is_alive()
 
 
@@ -67,18 +68,18 @@ def test_a_long_text_has_a_thread_to_itself_and_nobody_waits_for_it() -> None:
     def wait_if_long(text: str, add_special_tokens: bool) -> bytes:
         if len(text) >= LONG:
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE)
         return encoder(text, add_special_tokens)
 
     encode = EncodingThread(wait_if_long)
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(encode, "x" * LONG, False)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         assert encode("short", False) == b"short False"
         go_on.set()
-        assert len(long.result(10)) == LONG + len(" False")
+        assert len(long.result(PATIENCE)) == LONG + len(" False")
     short, alone = encoder.threads
-    alone.join(10)
+    alone.join(PATIENCE)
     assert short.is_alive() and not alone.is_alive()
 
 
@@ -102,5 +103,5 @@ def test_the_thread_ends_with_what_it_belongs_to() -> None:
     encode("x", False)
     [thread] = encoder.threads
     del encode
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
@@ -83,7 +84,7 @@ async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: Ch
 
 def _wait_in_a_thread(held: threading.Event) -> None:
     if threading.current_thread() is not threading.main_thread():
-        assert held.wait(30)
+        assert held.wait(PATIENCE)
 
 
 def _never_loaded() -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE
 from toolchain.cache import cache_root, digest_of
 
 SGLANG_VERSION = "0.5.23"
@@ -64,6 +65,6 @@ def stamp_of(installed: Installed) -> Path:
 
 def answers(python: Path) -> bool:
     try:
-        return subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0
+        return subprocess.run([python, "-c", ""], capture_output=True, timeout=PATIENCE).returncode == 0
     except OSError:
         return False
