@@ -27,7 +27,7 @@ def start(
     return name
 
 
-def finish(namespace: Kubectl, name: str, *, seconds: float = 180) -> Any:
+def finish(namespace: Kubectl, name: str, *, seconds: float = 300) -> Any:
     """The last line that it printed, which is JSON. Raises ClusterError with its log where it failed."""
     try:
         namespace("wait", f"job/{name}", "--for=condition=Complete", f"--timeout={seconds:g}s", seconds=seconds + 10)
@@ -37,7 +37,7 @@ def finish(namespace: Kubectl, name: str, *, seconds: float = 180) -> Any:
     return json.loads(namespace("logs", f"job/{name}").strip().splitlines()[-1])
 
 
-def run(namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str, seconds: float = 180) -> Any:
+def run(namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str, seconds: float = 300) -> Any:
     """`start`, then `finish`."""
     return finish(namespace, start(namespace, script, *arguments, fleet=fleet, image=image), seconds=seconds)
 

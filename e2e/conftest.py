@@ -31,7 +31,7 @@ from e2e.installing import (
 
 HERE = Path(__file__).parent
 DIAGNOSTICS = HERE.parent / ".cache" / "e2e"
-SECONDS_FOR_A_TEST = 600
+SECONDS_FOR_A_TEST = 900
 LEFT_OUT = pytest.StashKey[tuple[int, str]]()
 
 

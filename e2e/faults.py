@@ -15,7 +15,7 @@ from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
 API_SERVER: Final = "kube-apiserver.yaml"
-TIMEOUT: Final = 120.0
+TIMEOUT: Final = 240.0
 
 
 def kill(record: Record, namespace: Kubectl, pod: str) -> None:

@@ -149,8 +149,8 @@ class Fleet:
         """Agents that know of nothing, until the block ends; each session begins with a text of so many characters."""
         words = ("traffic.py", str(number), str(retries), str(characters))
         job = agents.start(self.namespace, *words, fleet=self.name, image=self.images.proxy)
-        self.namespace("wait", f"job/{job}", "--for=jsonpath={.status.ready}=1", "--timeout=60s", seconds=70)
-        self.until("agents are under way", lambda: "begun" in self.log(job), seconds=60)
+        self.namespace("wait", f"job/{job}", "--for=jsonpath={.status.ready}=1", "--timeout=240s", seconds=250)
+        self.until("agents are under way", lambda: "begun" in self.log(job))
         traffic = Traffic()
         yield traffic
         # The container may end before `kubectl exec` does. If the signal were lost, `finish` would time out.

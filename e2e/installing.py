@@ -74,11 +74,11 @@ class Operator:
     def install(self, *words: str) -> None:
         """Install it, or upgrade it, and wait until it serves. Raises CommandFailed."""
         self.where.helm("upgrade", "--install", RELEASE, CHART, "--create-namespace", *self.images.values(), *words)
-        self.where("rollout", "status", OPERATOR, "--timeout=120s", seconds=130)
+        self.where("rollout", "status", OPERATOR, "--timeout=240s", seconds=250)
 
     def uninstall(self) -> str:
         """Remove it, its pod included; what helm says."""
-        return self.where.helm("uninstall", RELEASE, "--wait", "--timeout", "120s")
+        return self.where.helm("uninstall", RELEASE, "--wait", "--timeout", "240s")
 
 
 def share_definition(cluster: Kubectl) -> None:
@@ -86,9 +86,9 @@ def share_definition(cluster: Kubectl) -> None:
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not _is_established(cluster):
-        assert time.monotonic() < deadline, f"{DEFINITION} can't be used 60 s after it was made"
+        assert time.monotonic() < deadline, f"{DEFINITION} can't be used 240 s after it was made"
         time.sleep(0.5)
 
 

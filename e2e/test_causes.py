@@ -18,7 +18,6 @@ from e2e.fleets import Fleet, manifest
 from e2e.installing import Images, Operator
 
 pytestmark = pytest.mark.usefixtures("operator")
-SECONDS = 120
 SOON = 30
 """Seconds to a key that the kubelet is asked to bring: by itself it would in a minute or two."""
 
@@ -41,7 +40,7 @@ def until_reason(fleet: Fleet, *reasons: str) -> str:
         ready.update(fleet.condition("Ready"))
         return ready.get("reason") in reasons
 
-    fleet.until(" or ".join(reasons), holds, seconds=SECONDS)
+    fleet.until(" or ".join(reasons), holds)
     assert ready["status"] == "False"
     message: str = ready["message"]
     return message
@@ -227,7 +226,7 @@ def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
     fleet.make()
     earlier = fleet.namespace.get(fleet.resource)["metadata"]["uid"]
     fleet.namespace("delete", fleet.resource, "--wait=true")
-    fleet.until("its pods are gone", lambda: not fleet.proxies(), seconds=SECONDS)
+    fleet.until("its pods are gone", lambda: not fleet.proxies())
     begin(fleet)
     assert earlier in until_reason(fleet, "StoreOfAnotherFleet")
     fleet.patch({"proxies": {"storage": {"adopt": earlier}}})

@@ -19,7 +19,7 @@ BASE = "rolloutfleet-base:bookworm"
 SERVE = "import http.server as h, os; os.chdir('/tmp'); h.test(h.SimpleHTTPRequestHandler, port=8080)"
 FETCH = """
 import sys, time, urllib.request
-deadline = time.monotonic() + 20  # a service knows of a ready pod a moment after the pod is ready
+deadline = time.monotonic() + 120  # a service knows of a ready pod a moment after the pod is ready
 while True:
     try:
         print(urllib.request.urlopen(sys.argv[1], timeout=5).status)
@@ -62,7 +62,7 @@ def start(namespace: Kubectl, *pods: str) -> None:
         namespace("apply", "--filename", "-", stdin=each)
     for each in pods:
         name = json.loads(each)["metadata"]["name"]
-        namespace("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s", seconds=130)
+        namespace("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=240s", seconds=250)
 
 
 def workers(cluster: Kubectl) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_claim_is_bound_on_its_pods_node_and_keeps_what_was_written(
 def test_an_eviction_honours_a_disruption_budget(namespace: Kubectl, image: str) -> None:
     start(namespace, pod("guarded", image))
     namespace("create", "poddisruptionbudget", "guard", "--selector=app=guarded", "--min-available=1")
-    namespace("wait", "pdb/guard", "--for=jsonpath={.status.expectedPods}=1", "--timeout=60s")
+    namespace("wait", "pdb/guard", "--for=jsonpath={.status.expectedPods}=1", "--timeout=180s")
     eviction = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"}})
     evict = ("create", "--filename", "-", "--raw", f"/api/v1/namespaces/{namespace.namespace}/pods/guarded/eviction")
 
@@ -134,4 +134,4 @@ def test_an_eviction_honours_a_disruption_budget(namespace: Kubectl, image: str)
         namespace(*evict, stdin=eviction)
     namespace("delete", "pdb", "guard")
     namespace(*evict, stdin=eviction)
-    namespace("wait", "pod/guarded", "--for=delete", "--timeout=60s")
+    namespace("wait", "pod/guarded", "--for=delete", "--timeout=180s")

@@ -38,7 +38,7 @@ def test_a_fleet_ends_and_its_claims_stay(fleet: Fleet, up: bool) -> None:
     if not up:
         fleet.namespace("scale", OPERATOR, "--replicas=0")
         fleet.namespace(
-            "wait", "pod", "--selector=app.kubernetes.io/component=operator", "--for=delete", "--timeout=60s"
+            "wait", "pod", "--selector=app.kubernetes.io/component=operator", "--for=delete", "--timeout=180s"
         )
     before, began = claims(fleet), time.monotonic()
     fleet.namespace("delete", fleet.resource, "--timeout=30s")

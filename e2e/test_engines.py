@@ -76,7 +76,7 @@ def test_replaced_engines_are_known_and_the_old_ones_forgotten(fleet: Fleet) -> 
     assert right(fleet)
     before = set(known(fleet))
     fleet.namespace("rollout", "restart", "deployment/demo-engine")
-    fleet.namespace("rollout", "status", "deployment/demo-engine", "--timeout=120s", seconds=130)
+    fleet.namespace("rollout", "status", "deployment/demo-engine", "--timeout=240s", seconds=250)
     fleet.until("the gateway knows the new engines", lambda: right(fleet), seconds=KNOWN_WITHIN)
     assert not before & set(known(fleet))
     fleet.until_ready()

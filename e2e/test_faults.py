@@ -87,7 +87,7 @@ def test_an_operator_that_is_killed_at_a_step_restarts_each_proxy_exactly_once(
     fleet = Fleet(namespace, images, spec={"memory": {"restart": way}}).make()
     before, uids = {pod: len(fleet.boots(pod)) for pod in fleet.proxies()}, fleet.uids()
     namespace("set", "env", OPERATOR, f"{VARIABLE}={place}@{STANDS}")
-    namespace("rollout", "status", OPERATOR, "--timeout=120s", seconds=130)
+    namespace("rollout", "status", OPERATOR, "--timeout=240s", seconds=250)
     killed = namespace.get("pods", OPERATORS)["items"][-1]["metadata"]["name"]
 
     with fleet.traffic(retries=PATIENT) as traffic:

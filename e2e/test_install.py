@@ -36,7 +36,7 @@ def ready(namespace: Kubectl) -> None:
 def until_reason(namespace: Kubectl, reason: str) -> None:
     """Until that is why the fleet is not Ready."""
     path = '{.status.conditions[?(@.type=="Ready")].reason}'
-    namespace("wait", FLEET, f"--for=jsonpath={path}={reason}", "--timeout=120s", seconds=130)
+    namespace("wait", FLEET, f"--for=jsonpath={path}={reason}", "--timeout=240s", seconds=250)
 
 
 def pods(namespace: Kubectl) -> dict[str, str]:
@@ -152,7 +152,7 @@ def test_what_was_applied_by_hand_serves_and_is_taken_over_by_helm(
         text = text.replace(f"rolloutfleet-{name}:0.1.0", getattr(images, name))
     cluster("apply", "--filename", REPOSITORY / "crds")
     cluster("apply", "--filename", "-", stdin=text)
-    release.where("rollout", "status", OPERATOR, "--timeout=120s", seconds=130)
+    release.where("rollout", "status", OPERATOR, "--timeout=240s", seconds=250)
     make_fleet(namespace)
     before = pods(namespace)
 

@@ -22,11 +22,11 @@ def test_edited_settings_are_in_force_without_a_restart(operator: Operator, name
     uids = fleet.uids()
     boots = {pod: fleet.boots(pod) for pod in uids}
     watch = agents.start(namespace, "staleness.py", fleet=fleet.name, image=images.proxy)
-    fleet.until("sessions are there", lambda: "begun" in fleet.log(watch), seconds=90)
+    fleet.until("sessions are there", lambda: "begun" in fleet.log(watch))
 
     true_since = fleet.condition("SettingsInForce")["lastTransitionTime"]
     fleet.patch({"sessions": {"staleAfter": "15s", "dump": {"path": "/dumps/second"}}})
-    fleet.until("settings are in force", fleet.settings_in_force, seconds=120)
+    fleet.until("settings are in force", fleet.settings_in_force)
     assert fleet.condition("SettingsInForce")["lastTransitionTime"] > true_since, "it was False meanwhile"
     said = agents.finish(namespace, watch)
 

@@ -51,10 +51,10 @@ def test_a_full_volume_refuses_turns_keeps_those_that_were_answered_and_heals(
     fill(fleet, "/state")
     more, refused = ask(fleet, 400)
     assert refused == 507
-    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "VolumeFull", seconds=60)
+    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "VolumeFull")
 
     make_room(fleet, "/state")
-    fleet.until("it is over", lambda: fleet.problems() == {}, seconds=60)
+    fleet.until("it is over", lambda: fleet.problems() == {})
     fleet.until_ready()
     last, refused = ask(fleet, 5)
     assert refused is None
@@ -86,14 +86,14 @@ def test_dumps_that_cant_be_written_are_said_keep_the_session_and_are_written_wh
     fill(fleet, "/dumps")
     answered, refused = ask(fleet, TURNS)
     assert refused is None
-    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "DumpFailing", seconds=90)
+    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "DumpFailing")
     assert fleet.condition("CleanupHealthy")["status"] == "False"
     assert fleet.condition("Ready")["status"] == "True"
     assert audit(fleet)["turns"]["live"] == TURNS
 
     make_room(fleet, "/dumps")
-    fleet.until("it is over", lambda: fleet.problems() == {}, seconds=90)
-    fleet.until("it is dumped", lambda: audit(fleet)["turns"]["dumped"] == TURNS, seconds=60)
+    fleet.until("it is over", lambda: fleet.problems() == {})
+    fleet.until("it is dumped", lambda: audit(fleet)["turns"]["dumped"] == TURNS)
     assert audit(fleet)["balanced"] is True
     namespace("exec", PROXY, "--", "rolloutfleet", "dumps", "verify", "--dir", "/dumps")
     assert dumped(fleet) == {turn for turns in answered.values() for turn in turns}
@@ -128,7 +128,7 @@ def test_a_proxy_that_the_kernel_kills_for_its_memory_is_named_and_serves_on_wit
     said = agents.run(namespace, "bodies.py", "10", "48", fleet=fleet.name, image=images.proxy)
     assert said["ended"] is not None
 
-    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "OOMKilled", seconds=90)
+    fleet.until("it is said", lambda: fleet.problems().get(PROXY) == "OOMKilled")
     fleet.until_ready()
     assert fleet.status()["restarts"]["oom"] >= 1
     assert fleet.status()["restarts"]["memory"] == 0

@@ -66,7 +66,7 @@ def test_proxies_over_their_budget_are_restarted_one_after_the_other(
             assert fleet.stats(pod)["rss_bytes"] == pytest.approx(resident_bytes(record, namespace, pod), rel=0.15)
 
         fleet.patch({"memory": {"rssBudget": str(BUDGET)}})
-        fleet.until("both are over their budget at once", lambda: over_budget(fleet) == set(uids), seconds=60)
+        fleet.until("both are over their budget at once", lambda: over_budget(fleet) == set(uids))
         for _ in _until_restarted(fleet, 2):
             assert len(not_serving(fleet)) <= 1
     fleet.until_ready()

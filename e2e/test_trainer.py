@@ -15,7 +15,7 @@ def test_it_finds_the_fleet_by_name_and_follows_its_scaling(
 ) -> None:
     fleet = Fleet(namespace, images, spec={"proxies": {"replicas": 1}}).make()
     job = agents.start(namespace, "trainer.py", "1", fleet=fleet.name, image=images.proxy, knows_namespace=True)
-    fleet.until("it is under way", lambda: "begun" in fleet.log(job), seconds=60)
+    fleet.until("it is under way", lambda: "begun" in fleet.log(job))
     fleet.patch({"proxies": {"replicas": 2}})
     said = agents.finish(namespace, job, seconds=240)
     assert {name[:3] for name in said["answered"]} == {"s0-", "s1-"}

@@ -100,13 +100,13 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
     assert waits.status()["operatorVersion"] != EARLIER
     with waits.traffic() as traffic:
         waits.patch({"sessions": {"staleAfter": "2h"}})
-        waits.until("an edit reaches the earlier release's proxy", waits.settings_in_force, seconds=120)
+        waits.until("an edit reaches the earlier release's proxy", waits.settings_in_force)
         waits.patch({"sessions": {UNKNOWN: "77s"}})
-        waits.until("what it does not know waits", lambda: waits_for(waits, "sessions.max_hold"), seconds=120)
+        waits.until("what it does not know waits", lambda: waits_for(waits, "sessions.max_hold"))
         waits.patch({"restart": {"id": "update"}})
         waits.until_ready()
         waits.until("it is updated", lambda: updated([waits], images))
-        waits.until("and knows it then", waits.settings_in_force, seconds=120)
+        waits.until("and knows it then", waits.settings_in_force)
     assert waits.uids() != uids
     assert traffic.lost(waits.export(1)) == {}
 

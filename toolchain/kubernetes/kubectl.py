@@ -20,11 +20,11 @@ class Kubectl:
     namespace: str | None = None
     program: Path = field(default_factory=lambda: _program("kubectl"))
 
-    def __call__(self, *words: str | Path, stdin: str | None = None, seconds: float = 120) -> str:
+    def __call__(self, *words: str | Path, stdin: str | None = None, seconds: float = 300) -> str:
         """Its standard output. Raises CommandFailed, with what it said."""
         return commands.run(self.program, *self._target, *words, stdin=stdin, seconds=seconds)
 
-    def succeeds(self, *words: str | Path, seconds: float = 60) -> bool:
+    def succeeds(self, *words: str | Path, seconds: float = 300) -> bool:
         return commands.succeeds(self.program, *self._target, *words, seconds=seconds)
 
     def get(self, *words: str) -> Any:
@@ -54,7 +54,7 @@ class Kubectl:
         """The whole line, for a program that goes on (`port-forward`, `logs --follow`)."""
         return [str(word) for word in (self.program, *self._target, *words)]
 
-    def helm(self, *words: str | Path, seconds: float = 180) -> str:
+    def helm(self, *words: str | Path, seconds: float = 300) -> str:
         """helm on the same cluster and namespace. Raises CommandFailed."""
         target: list[str | Path] = [
             *("--kubeconfig", self.kubeconfig),
