@@ -16,7 +16,7 @@ from toolchain.kubernetes.progress import say, step
 from toolchain.kubernetes.records import Record
 from toolchain.kubernetes.settings import Settings
 
-READY_SECONDS = 180
+READY_SECONDS = 400
 
 
 def up(settings: Settings) -> Record:
@@ -117,7 +117,7 @@ def _yours(settings: Settings) -> Record:
         name=settings.name, kubeconfig=kubeconfig, context=context, made_here=False, registry=settings.registry
     )
     try:
-        kubectl.of(record)("version", seconds=20)
+        kubectl.of(record)("version", seconds=60)
     except CommandFailed as error:
         raise ClusterError(f"the cluster of context {context} does not answer: {error}") from None
     record.write()
@@ -197,7 +197,7 @@ def _ours_to_remove(record: Record) -> list[IPv4Network]:
 
 
 def _alive(record: Record) -> bool:
-    return record.kubeconfig.exists() and kubectl.of(record).succeeds("get", "--raw", "/readyz", seconds=20)
+    return record.kubeconfig.exists() and kubectl.of(record).succeeds("get", "--raw", "/readyz", seconds=60)
 
 
 def _check_same(record: Record, settings: Settings) -> None:

@@ -28,8 +28,8 @@ SOCKET = RUN / "docker.sock"
 PID = RUN / "docker.pid"
 LOG = RUN / "docker.log"
 RUNTIME = RUN / "held-capabilities"
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
+START_SECONDS = 180.0
+STOP_SECONDS = 180.0
 
 PRIVATE = Docker(f"unix://{SOCKET}", private=True)
 MACHINES = Docker(None)
@@ -120,12 +120,12 @@ def _is_ours(pid: int) -> bool:
 def _answers(docker: Docker) -> bool:
     if docker.private and not SOCKET.exists():
         return False
-    return docker.succeeds("version", "--format", "{{.Server.Version}}", seconds=20)
+    return docker.succeeds("version", "--format", "{{.Server.Version}}", seconds=60)
 
 
 def _drops_capabilities(docker: Docker) -> bool:
     try:
-        return docker("info", "--format", "{{.DefaultRuntime}}", seconds=20).strip() == RUNTIME.name
+        return docker("info", "--format", "{{.DefaultRuntime}}", seconds=60).strip() == RUNTIME.name
     except CommandFailed:
         return False
 
