@@ -1,4 +1,4 @@
-"""How the real SGLang is started on a CPU, with or without an NVIDIA driver."""
+"""How the real SGLang is started: on a CPU, with or without an NVIDIA driver, or as an environment was brought for."""
 
 import os
 from collections.abc import Mapping
@@ -8,6 +8,11 @@ from tests.real.sglang.places import Installed
 
 CONTEXT_LENGTH = 8192
 CACHED_TOKENS = 20_000
+ON_A_CPU = (
+    *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
+    *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
+    "--disable-overlap-schedule",
+)
 
 
 def command(installed: Installed, *, model: Path, port: int, request_log: Path, host: str = "127.0.0.1") -> list[str]:
@@ -15,9 +20,8 @@ def command(installed: Installed, *, model: Path, port: int, request_log: Path, 
         *(str(installed.python), "-m", "sglang.launch_server"),
         *("--host", host, "--port", str(port)),
         *("--model-path", str(model), "--weight-version", "1", "--context-length", str(CONTEXT_LENGTH)),
-        *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
-        *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
-        *("--disable-overlap-schedule", "--skip-server-warmup"),
+        *(ON_A_CPU if installed.options is None else installed.options),
+        "--skip-server-warmup",
         # All of each request and answer, a line of JSON each: what tests compare a store with.
         *("--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"),
         *("--log-requests-target", str(request_log)),
@@ -29,12 +33,15 @@ def environment(installed: Installed, inherited: Mapping[str, str] = os.environ)
     # Without byte code on disk each start compiles torch and all else anew, which takes three times as long.
     dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     kept = {name: value for name, value in inherited.items() if name not in dropped}
-    return kept | {
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    return kept | offline | (on_a_cpu(installed) if installed.options is None else {})
+
+
+def on_a_cpu(installed: Installed) -> dict[str, str]:
+    return {
         "SGLANG_USE_CPU_ENGINE": "1",
         "LD_LIBRARY_PATH": str(installed.driver),
         "OMP_NUM_THREADS": "1",
         # Some penalties are compiled when first asked for, which takes a C++ compiler and Python's headers.
         "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
     }

@@ -1,10 +1,14 @@
 """Where the real SGLang and its models stand, and whether they are whole.
 
 They stand outside the clone, in the user's cache, because they take about 10 GB: all clones whose lock, driver
-stand-in and model script are the same share them.
+stand-in and model script are the same share them. An environment with an SGLang for a GPU is brought instead, by two
+variables: see CONTRIBUTING.md.
 """
 
+import os
+import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +24,11 @@ DRIVER_SOURCE = HERE / "libcuda.c"
 MODEL_SCRIPT = HERE / "build_model.py"
 SHIPPED_MODEL = REPOSITORY / "engine" / "rolloutfleet_engine" / "model"
 
+BROUGHT = "ROLLOUTFLEET_SGLANG"
+"""Names an environment that has SGLang already; its folder `models` holds the models."""
+OPTIONS = "ROLLOUTFLEET_SGLANG_OPTIONS"
+"""What SGLang is started with there, in place of what makes it run on a CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -27,6 +36,8 @@ class Installed:
 
     environment: Path
     models: Path
+    options: tuple[str, ...] | None = None
+    """Of an environment that was brought; None where SGLang runs on the CPU."""
 
     @property
     def python(self) -> Path:
@@ -48,8 +59,13 @@ def places() -> Installed:
     return Installed(environment=environment, models=models)
 
 
-def find() -> Installed | None:
-    """The installed engine, or None where any part of it is missing."""
+def find(variables: Mapping[str, str] = os.environ) -> Installed | None:
+    """The engine that was brought, or the installed one; None where any part of that is missing.
+
+    Raises SystemExit where any part of one that was brought is.
+    """
+    if folder := variables.get(BROUGHT):
+        return _brought(Path(folder), variables.get(OPTIONS, ""))
     installed = places()
     return installed if environment_is_whole(installed) and installed.models.is_dir() else None
 
@@ -68,3 +84,11 @@ def answers(python: Path) -> bool:
         return subprocess.run([python, "-c", ""], capture_output=True, timeout=PATIENCE).returncode == 0
     except OSError:
         return False
+
+
+def _brought(environment: Path, options: str) -> Installed:
+    found = Installed(environment=environment, models=environment / "models", options=tuple(shlex.split(options)))
+    for part in (found.python, found.model("first"), found.model("second")):
+        if not part.exists():
+            raise SystemExit(f"{BROUGHT} is {environment}, and there is no {part}")
+    return found
