@@ -76,7 +76,7 @@ class Bench:
 
     def yardstick(self) -> stack.Gateway:
         """Start sglang-router 0.3.2 before the same engine; it ends with the bench."""
-        gateway = self.exits.enter_context(stack.gateway(self.folder, engine=self.stub, name="yardstick"))
+        gateway = self.exits.enter_context(stack.gateway(self.folder, engine_url=self.stub.url, name="yardstick"))
         self.commands["yardstick"] = gateway.process.command
         gateway.wait_until_ready()
         return gateway
@@ -124,7 +124,7 @@ def bench(
         model = plan.model or write_model(folder / "model", text=texts.prose(), context=context)
         files = texts.write(folder, model=model, name=stack.MODEL, tokens=reply_tokens, said=said)
         engine = exits.enter_context(stack.stub(folder, texts=files, model=model))
-        before = exits.enter_context(stack.gateway(folder, engine=engine))
+        before = exits.enter_context(stack.gateway(folder, engine_url=engine.url))
         yield Bench(
             plan=plan,
             folder=folder,

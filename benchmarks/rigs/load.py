@@ -17,12 +17,13 @@ MEAN_REQUEST_BYTES = 24 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a session says. Lengths are bytes of JSON."""
+    """What a session says. Lengths are bytes of JSON; `max_tokens` is what each request asks for."""
 
     turns: int = 6
     shared: int = 8_000
     task: int = 3_000
     message: int = 1_000
+    max_tokens: int = 2048
 
     @classmethod
     def of_mean(cls, texts: Texts, *, turns: int = 6, shared: int = 8_000, message: int = 1_000) -> "Workload":
@@ -135,6 +136,7 @@ def command(*, target: Target, workload: Workload, texts: Texts, seed: int, opti
         "shared-bytes": workload.shared,
         "task-bytes": workload.task,
         "message-bytes": workload.message,
+        "max-tokens": workload.max_tokens,
         "seed": seed,
         **options,
     }

@@ -131,7 +131,7 @@ def restart_gap(plan: Plan) -> Outcome:
     with contextlib.ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="rolloutfleet-bench-")))
         engine = exits.enter_context(_engine(folder, commands, latency=LATENCY if times > 1 else LATENCY_ONCE))
-        gateway = exits.enter_context(stack.gateway(folder, engine=engine))
+        gateway = exits.enter_context(stack.gateway(folder, engine_url=engine.url))
         proxy = exits.enter_context(stack.proxy(folder / "proxy", upstream=gateway, model=model_path()))
         gateway.wait_until_ready()
         commands |= {"gateway": gateway.process.command, "proxy": proxy.process.command}

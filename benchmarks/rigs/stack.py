@@ -136,13 +136,13 @@ def stub(folder: Path, *, texts: Texts, model: Path) -> Iterator[Stub]:
 
 
 @contextmanager
-def gateway(folder: Path, *, engine: Stub, name: GatewayName = "gateway") -> Iterator[Gateway]:
+def gateway(folder: Path, *, engine_url: str, name: GatewayName = "gateway") -> Iterator[Gateway]:
     """Started, and not waited for: what stands before it may start meanwhile."""
     port, metrics_port = free_ports(2)
     url = f"http://127.0.0.1:{port}"
     line = [
         *(_fleets_gateway() if name == "gateway" else _yardstick()),
-        *("--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine.url),
+        *("--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine_url),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)),
     ]
     with Running(line, log=folder / f"{name}.log") as process:
