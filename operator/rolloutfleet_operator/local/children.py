@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet.spec import FleetSpec
@@ -14,6 +15,9 @@ from rolloutfleet_operator.proxy_settings import proxy_settings
 
 GATEWAY = "gateway"
 GATEWAY_METRICS = "gateway-metrics"
+START_LIMIT: Final = 300.0
+"""Seconds until a process is ready. A slow disk may take minutes over the first look at the libraries, a user's engines
+over their weights, and a tokenizer may come from the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:
     return Child(
         name=name,
         kind=Kind.ENGINE,
-        start_limit=60.0,
+        start_limit=START_LIMIT,
         argv=(*commands.module(site.python, "rolloutfleet_engine"), *flags, "--model-path", str(site.model_path)),
         url=site.url(name),
         ready_path="/health",
@@ -102,7 +106,7 @@ def _gateway(site: LocalSite, spec: FleetSpec) -> Child:
     return Child(
         name=GATEWAY,
         kind=Kind.GATEWAY,
-        start_limit=120.0,
+        start_limit=START_LIMIT,
         argv=(*command, *commands.flags(flags), *smg.named_engines(site.engine_urls(spec))),
         url=site.url(GATEWAY),
         ready_path="/readiness",
@@ -117,8 +121,7 @@ def _proxy(site: LocalSite, spec: FleetSpec, ordinal: int) -> Child:
     return Child(
         name=name,
         kind=Kind.PROXY,
-        # Its tokenizer may come from the hub the first time.
-        start_limit=300.0,
+        start_limit=START_LIMIT,
         argv=(site.python, "-m", "rolloutfleet_proxy", "--settings", str(file)),
         url=site.url(name),
         ready_path="/ready",
