@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-VARIABLE: Final = "ROLLOUTFLEET_TEST_PATIENCE"
-PATIENCE: Final = float(os.environ.get(VARIABLE, "240"))
+PATIENCE_VARIABLE: Final = "ROLLOUTFLEET_TEST_PATIENCE"
+PATIENCE: Final = float(os.environ.get(PATIENCE_VARIABLE, "240"))
 """Seconds. Only a test that fails waits so long: a slow disk may take a minute over the first look at a library."""
 
 

@@ -5,7 +5,6 @@ import json
 import pkgutil
 import re
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from starlette.routing import Route
 from tests.capture.fleets import Fleet, ProxyProcess, running_fleet
 from tests.capture.test_observability import samples
 from tests.proxy.dialects.openai_chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
-from tests.waiting import PATIENCE
+from tests.waiting import until
 from tests.wording import LIBRARIES
 
 from rolloutfleet import errors
@@ -465,9 +464,7 @@ def test_who_leaves_in_the_middle_of_a_start_leaves_no_mistake(target: Target) -
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {target.proxy.key}\r\n"
         connection.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
-    deadline = time.monotonic() + PATIENCE
-    while _started_by_route(target.proxy, "400") == before and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: _started_by_route(target.proxy, "400") != before)
     assert _started_by_route(target.proxy, "400") == before + 1
     assert _started_by_route(target.proxy, "201") > 0, "starts are counted under their route"
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.capture.disks import unmount
 from tests.capture.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.proxy.shards.shelf import form_of_all
 from tests.proxy.shards.shelf import safetensors as one_tensor
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.errors import (
     BODY_TOO_LARGE,
@@ -85,10 +84,7 @@ def files(proxy: ProxyProcess) -> list[Path]:
 
 def wait_until_no_files(proxy: ProxyProcess) -> None:
     """Files that have just been read, or whose time has just come, go at the next tick."""
-    until = time.monotonic() + PATIENCE
-    while files(proxy):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: not files(proxy))
 
 
 def test_put_get_batch_delete(two: Fleet) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,7 +150,7 @@ def test_the_operator_may_do_what_it_does_everywhere_and_nothing_more(release: R
         ("get", "nodes"),
         ("list", "leases.coordination.k8s.io"),
     ):
-        until(lambda: release.may(verb, resource, "default"))  # noqa: B023
+        until(partial(release.may, verb, resource, "default"))
     for verb, resource in (
         ("patch", FLEET),
         ("list", "secrets"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.fault import Fault
-from tests.waiting import VARIABLE
+from tests.waiting import PATIENCE_VARIABLE
 
 PACKAGES = ("client", "engine", "operator", "proxy")
 LONGEST = 600.0
@@ -84,7 +84,7 @@ class Copy:
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": sources, VARIABLE: str(PATIENCE)},
+            env=os.environ | {"PYTHONPATH": sources, PATIENCE_VARIABLE: str(PATIENCE)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

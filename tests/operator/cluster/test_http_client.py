@@ -77,7 +77,7 @@ def test_an_answer_is_given_as_it_came_but_for_the_key() -> None:
     ("handler", "said"), [(silent, "in time"), (endless, f"more than {LARGEST} bytes"), (cut, "broke off")]
 )
 def test_what_is_no_answer_is_said_in_time(handler: Handler, said: str) -> None:
-    answer = asked(handler, timeout=0.5 if handler is silent else 10.0)
+    answer = asked(handler, timeout=0.5 if handler is silent else PATIENCE)
     assert said in answer.failure
     assert (answer.status, answer.json()) == (0, None)
 

@@ -490,7 +490,7 @@ def _wait_until(url: str) -> None:
                 if client.get(url).status_code == 200:
                     return
             time.sleep(0.05)
-    raise AssertionError(f"{url} did not answer within 120 s")
+    raise AssertionError(f"{url} did not answer within {PATIENCE:g} s")
 
 
 @asynccontextmanager

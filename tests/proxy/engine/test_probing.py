@@ -50,10 +50,10 @@ async def rewriting(engine: str) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def probed(gateway: str, engine: str, *, within: float = PATIENCE) -> Probing:
+async def probed(gateway: str, engine: str) -> Probing:
     made, client = Probing(), Engine(gateway, engine_urls=[engine])
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(PATIENCE):
             await made.run(client)
     finally:
         await client.aclose()
