@@ -1,4 +1,4 @@
-"""How the real SGLang is started: on a CPU, with or without an NVIDIA driver, or as an environment was brought for."""
+"""How the real SGLang is started: on a CPU, with or without an NVIDIA driver, or with options for a GPU."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tests.real.sglang.places import Installed
 
 CONTEXT_LENGTH = 8192
 CACHED_TOKENS = 20_000
-ON_A_CPU = (
+CPU_OPTIONS = (
     *("--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"),
     *("--mem-fraction-static", "0.2", "--max-total-tokens", str(CACHED_TOKENS)),
     "--disable-overlap-schedule",
@@ -20,7 +20,7 @@ def command(installed: Installed, *, model: Path, port: int, request_log: Path, 
         *(str(installed.python), "-m", "sglang.launch_server"),
         *("--host", host, "--port", str(port)),
         *("--model-path", str(model), "--weight-version", "1", "--context-length", str(CONTEXT_LENGTH)),
-        *(ON_A_CPU if installed.options is None else installed.options),
+        *(CPU_OPTIONS if installed.options is None else installed.options),
         "--skip-server-warmup",
         # All of each request and answer, a line of JSON each: what tests compare a store with.
         *("--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"),
@@ -34,10 +34,10 @@ def environment(installed: Installed, inherited: Mapping[str, str] = os.environ)
     dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     kept = {name: value for name, value in inherited.items() if name not in dropped}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    return kept | offline | (on_a_cpu(installed) if installed.options is None else {})
+    return kept | offline | (_cpu_environment(installed) if installed.options is None else {})
 
 
-def on_a_cpu(installed: Installed) -> dict[str, str]:
+def _cpu_environment(installed: Installed) -> dict[str, str]:
     return {
         "SGLANG_USE_CPU_ENGINE": "1",
         "LD_LIBRARY_PATH": str(installed.driver),

@@ -1,8 +1,8 @@
 """Where the real SGLang and its models stand, and whether they are whole.
 
 They stand outside the clone, in the user's cache, because they take about 10 GB: all clones whose lock, driver
-stand-in and model script are the same share them. An environment with an SGLang for a GPU is brought instead, by two
-variables: see CONTRIBUTING.md.
+stand-in and model script are the same share them. Two variables name an environment of the user's own
+instead, for a GPU: see CONTRIBUTING.md.
 """
 
 import os
@@ -24,9 +24,9 @@ DRIVER_SOURCE = HERE / "libcuda.c"
 MODEL_SCRIPT = HERE / "build_model.py"
 SHIPPED_MODEL = REPOSITORY / "engine" / "rolloutfleet_engine" / "model"
 
-BROUGHT = "ROLLOUTFLEET_SGLANG"
+ENVIRONMENT_VARIABLE = "ROLLOUTFLEET_SGLANG"
 """Names an environment that has SGLang already; its folder `models` holds the models."""
-OPTIONS = "ROLLOUTFLEET_SGLANG_OPTIONS"
+OPTIONS_VARIABLE = "ROLLOUTFLEET_SGLANG_OPTIONS"
 """What SGLang is started with there, in place of what makes it run on a CPU."""
 
 
@@ -37,7 +37,7 @@ class Installed:
     environment: Path
     models: Path
     options: tuple[str, ...] | None = None
-    """Of an environment that was brought; None where SGLang runs on the CPU."""
+    """For SGLang in an environment that the user supplied; None where it runs on the CPU."""
 
     @property
     def python(self) -> Path:
@@ -60,12 +60,12 @@ def places() -> Installed:
 
 
 def find(variables: Mapping[str, str] = os.environ) -> Installed | None:
-    """The engine that was brought, or the installed one; None where any part of that is missing.
+    """The engine that the user supplied, else the installed one; None where any part of the latter is missing.
 
-    Raises SystemExit where any part of one that was brought is.
+    Raises SystemExit where any part of a supplied one is missing.
     """
-    if folder := variables.get(BROUGHT):
-        return _brought(Path(folder), variables.get(OPTIONS, ""))
+    if folder := variables.get(ENVIRONMENT_VARIABLE):
+        return _supplied(Path(folder), variables.get(OPTIONS_VARIABLE, ""))
     installed = places()
     return installed if environment_is_whole(installed) and installed.models.is_dir() else None
 
@@ -86,9 +86,9 @@ def answers(python: Path) -> bool:
         return False
 
 
-def _brought(environment: Path, options: str) -> Installed:
+def _supplied(environment: Path, options: str) -> Installed:
     found = Installed(environment=environment, models=environment / "models", options=tuple(shlex.split(options)))
     for part in (found.python, found.model("first"), found.model("second")):
         if not part.exists():
-            raise SystemExit(f"{BROUGHT} is {environment}, and there is no {part}")
+            raise SystemExit(f"{ENVIRONMENT_VARIABLE} is {environment}, and there is no {part}")
     return found
