@@ -68,8 +68,8 @@ at-length: $(READY) ## what repeats something, with its full number of repetitio
 	@$(BIN)/python -m tests.at_length $(ARGS)
 
 .PHONY: faults
-faults: $(READY) ## plant each fault of tests/faults in a copy of the sources: its tests must fail there (minutes)
-	@$(BIN)/python -m tests.faults $(ARGS)
+faults: $(READY) ## plant each fault of tests/timing/faults in a copy of the sources: its tests must fail there (minutes)
+	@$(BIN)/python -m tests.timing.faults $(ARGS)
 
 .PHONY: e2e
 e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one created here (Linux, root, Docker) or yours
@@ -84,12 +84,12 @@ agents: $(READY) ## every agent framework's own loop against a fleet (0.5 GB, mi
 	@$(BIN)/python -m tests.agents $(ARGS)
 
 .PHONY: kills
-kills: $(READY) ## 1,000 kills and stops of everything in a busy fleet; results go to tests/kills/results (an hour)
-	@$(BIN)/python -m tests.kills $(ARGS)
+kills: $(READY) ## 1,000 kills and stops of everything in a busy fleet; results go to tests/timing/kills/results (an hour)
+	@$(BIN)/python -m tests.timing.kills $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; results go to tests/fuzz/results
-	@$(BIN)/python -m tests.fuzz $(ARGS)
+fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; results go to tests/integration/fuzz/results
+	@$(BIN)/python -m tests.integration.fuzz $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## style, types and which package may import which
@@ -112,7 +112,7 @@ bench-quick: $(READY) ## a few figures from windows of 4 s, only to show that it
 
 .PHONY: pictures
 pictures: $(READY) ## the pictures of README and docs, from a fleet that runs for them (needs Chromium and tmux, a minute)
-	@$(BIN)/python -m tests.client.inspect.pictures
+	@$(BIN)/python -m tests.browser.pictures
 
 ##@ Work on it
 .PHONY: setup
@@ -127,7 +127,7 @@ format: $(READY) ## rewrite the sources in the project's style
 lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	@$(LOCK) $(ARGS) --extra all --group dev pyproject.toml -o requirements.lock
 	@$(LOCK) $(ARGS) toolchain/go.in -o toolchain/go.lock
-	@$(LOCK) $(ARGS) tests/real/sglang/requirements.in -o tests/real/sglang/requirements.lock
+	@$(LOCK) $(ARGS) tests/engine/sglang/requirements.in -o tests/engine/sglang/requirements.lock
 	@for name in $(basename $(notdir $(wildcard tests/agents/environments/*.in))); do \
 	    $(LOCK) $(ARGS) tests/agents/environments/$$name.in -o tests/agents/environments/$$name.lock || exit; done
 	@for peer in litellm sglang_router; do \
@@ -147,11 +147,11 @@ crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rollout
 chart: $(READY) ## regenerate the chart's files, alert rules, dashboard and examples/kubernetes/operator.yaml
 	@$(BIN)/python -m monitoring
 	@$(BIN)/python -m rolloutfleet_operator.chart charts/rolloutfleet
-	@$(BIN)/python -m tests.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
+	@$(BIN)/python -m tests.unit.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
 
 .PHONY: sglang
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
-	@$(BIN)/python -m tests.real.sglang.install
+	@$(BIN)/python -m tests.engine.sglang.install
 
 .PHONY: harmony
 harmony: $(READY) ## fetch the vocabulary of gpt-oss once for all clones (4 MB, by cargo)
@@ -168,7 +168,7 @@ clean: ## remove what make created here (shared caches stay in ~/.cache/rolloutf
 
 .PHONY: clean-sglang
 clean-sglang: $(READY) ## remove the shared SGLang, every version of it
-	@$(BIN)/python -m tests.real.sglang.install --remove
+	@$(BIN)/python -m tests.engine.sglang.install --remove
 
 ##@ Run it on a cluster
 .PHONY: clean-cluster

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from toolchain import go
+
 from benchmarks import turn_growth
 from benchmarks.plots.draw import draw
 from benchmarks.rigs import (
@@ -33,7 +35,6 @@ from benchmarks.rigs.figures import Figure, Outcome, readable
 from benchmarks.rigs.load import LoadFailed
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.processes import StartFailed, stop_as_by_ctrl_c
-from toolchain import go
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 from rich.progress import track
-from tests.capture.fleets import Fleet as Running
-from tests.capture.fleets import running_fleet
+from tests.fleets import Fleet as Running
+from tests.fleets import running_fleet
 
 from rolloutfleet import AsyncFleet, Whereabouts
 

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from images import docker as builder
 from images.__main__ import DEBOOTSTRAP, build
 from images.recipes import RECIPES
 from toolchain.kubernetes import lifecycle
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
-
-from images import docker as builder
 
 CHART: Final = Path(__file__).resolve().parents[1] / "charts" / "rolloutfleet"
 RELEASE: Final = "rolloutfleet"

@@ -6,14 +6,13 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from images import base
 from images.docker import Docker as Builder
 from toolchain.kubernetes import lifecycle, routes
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.failures import CommandFailed
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
-
-from images import base
 
 BASE = "rolloutfleet-base:bookworm"
 SERVE = "import http.server as h, os; os.chdir('/tmp'); h.test(h.SimpleHTTPRequestHandler, port=8080)"

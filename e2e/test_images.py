@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from images import docker as builder
 from images.recipes import RECIPES, REPOSITORY, project_version
-from tests.images.locks import pinned
+from tests.unit.images.locks import pinned
 from toolchain.kubernetes.docker.client import Docker
 
 from e2e import containers
 from e2e.containers import Container, Host
 from e2e.installing import Images
-from images import docker as builder
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 import httpx
 import numpy as np
 import pytest
-from tests.real.processes import Server, free_port, serving
-from tests.real.request_log import Answered, RequestLog
-from tests.real.sglang import launch
-from tests.real.sglang.places import Installed, find
+from tests.engine.request_log import Answered, RequestLog
+from tests.engine.sglang import launch
+from tests.engine.sglang.places import Installed, find
+from tests.processes import Server, free_port, serving
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 

@@ -17,8 +17,8 @@ from typing import Annotated, Final
 import typer
 from e2e.results import Result, checked_out, of_run, read, write
 from tests.lengths import VARIABLE
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parents[1]
 LATEST: Final = ROOT / "tests" / "results" / "at_length.json"
 AT_ONCE: Final = 2
 TIMEOUT: Final = 900

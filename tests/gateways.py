@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.real.processes import Server, free_ports
+from tests.processes import Server, free_ports
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator import commands, smg

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from benchmarks.rigs.processes import StartFailed
 from toolchain import environments
+
+from benchmarks.rigs.processes import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from tests.real.processes import free_port
+from tests.processes import free_port
 
 from benchmarks.peers.environments import python_of
 from benchmarks.rigs.bench import Bench

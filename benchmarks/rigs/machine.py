@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.environments import lock_of
 from toolchain import go
+
+from benchmarks.peers.environments import lock_of
 
 PACKAGES = (
     *("rolloutfleet", "smg", "aiohttp", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"),

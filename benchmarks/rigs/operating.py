@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import httpx
 import yaml
-from tests.operator.cluster.apiserver import ApiServer, NoPrograms, running
-from tests.real.processes import free_port
+from tests.cluster.apiserver import ApiServer, NoPrograms, running
+from tests.processes import free_port
 
 from benchmarks.rigs import processes
 from benchmarks.rigs.background import Background

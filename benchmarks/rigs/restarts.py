@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import openai
-from tests.real.processes import free_port
+from tests.processes import free_port
 
 from benchmarks.rigs import processes, stack
 from benchmarks.rigs.background import Background

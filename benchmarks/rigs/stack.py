@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from tests.real.processes import free_port, free_ports
+from tests.processes import free_port, free_ports
 
 from benchmarks.peers.environments import python_of
 from benchmarks.rigs import processes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tests.client.inspect.browser import ADDRESS, chromium
+from tests.browser.browser import ADDRESS, chromium
 
 from benchmarks.rigs import accounts
 from benchmarks.rigs.bench import Bench, bench

@@ -12,7 +12,7 @@ LONGEST_MODEL_NAME: Final = 512
 
 CEL_RULES: Final = "x-kubernetes-validations"
 """Under this key of a model's schema stand its rules as the API server checks them, beside the validators that check
-the same for a file. `tests/operator` holds them to the CRD."""
+the same for a file. `tests/unit/operator` holds them to the CRD."""
 
 
 def cel(*rules: tuple[str, str]) -> dict[str, Any]:

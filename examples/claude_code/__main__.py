@@ -21,9 +21,9 @@ from examples.claude_code.agents import GROUP, RunFailed, roll_out
 from examples.claude_code.tasks import TASKS
 from rich.console import Console
 from tests.agents.programs import claude_code
-from tests.real.processes import NotServing, free_port, serving
-from tests.real.sglang import launch
-from tests.real.sglang.places import Installed, find
+from tests.engine.sglang import launch
+from tests.engine.sglang.places import Installed, find
+from tests.processes import NotServing, free_port, serving
 from toolchain.environments import NotInstalled
 
 from rolloutfleet import AsyncFleet, FleetError

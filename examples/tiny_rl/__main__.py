@@ -21,9 +21,9 @@ from pathlib import Path
 
 from examples.tiny_rl.picture import draw, table
 from rich.console import Console
-from tests.real.processes import NotServing, free_port, serving
-from tests.real.sglang import launch
-from tests.real.sglang.places import Installed, find
+from tests.engine.sglang import launch
+from tests.engine.sglang.places import Installed, find
+from tests.processes import NotServing, free_port, serving
 
 from rolloutfleet.specfile import load_fleet
 from rolloutfleet_operator.local import LocalFleet, LocalFleetError

@@ -10,7 +10,7 @@ from tests.agents.cutting import held_before_its_answer, relay_to
 from tests.agents.fleet import until_a_second_answer_is_made
 from tests.agents.judging import assert_one_conversation, judged
 from tests.agents.programs import Ended, Program
-from tests.capture.fleets import AgentSession, Fleet
+from tests.fleets import AgentSession, Fleet
 
 Json = Any
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.agents.fleet import PLACES
-from tests.capture.fleets import Fleet
+from tests.fleets import Fleet
 from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.failpoints import BEFORE_ANSWER, HELD

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.capture.fleets import Fleet, running_fleet
+from tests.fleets import Fleet, running_fleet
 from tests.waiting import PATIENCE
 
 from rolloutfleet_engine.model import model_path

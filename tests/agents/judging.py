@@ -3,8 +3,8 @@
 from collections import defaultdict
 from typing import Any
 
-from tests.capture.fleets import AgentSession, Fleet
-from tests.capture.judge import assert_the_engines_own, exported_turns
+from tests.fleets import AgentSession, Fleet
+from tests.integration.proxy.judge import assert_the_engines_own, exported_turns
 
 Json = Any
 

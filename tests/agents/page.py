@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.agents.frameworks import ROUNDS
+from tests.paths import ROOT
 
 RESULT: Final = Path(__file__).parent / "results" / "latest.json"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "frameworks.md"
+PAGE: Final = ROOT / "docs" / "frameworks.md"
 
 HEAD: Final = f"""# Agent frameworks
 

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import pytest
 from tests.agents.install import python_of
+from tests.paths import ROOT
 from tests.printing import say
-from tests.real.processes import ends_with_this_process
+from tests.processes import ends_with_this_process
 from toolchain.environments import NotInstalled
 
-DOCS: Final = Path(__file__).parents[2] / "docs" / "agents"
+DOCS: Final = ROOT / "docs" / "agents"
 TIMEOUT: Final = 90.0
 """Seconds for one run. Most take two to four; those that wait out a restart of the proxy take longest."""
 

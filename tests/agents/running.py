@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.agents.frameworks import ROUNDS, Framework
 from tests.agents.install import python_of
-from tests.capture.fleets import AgentSession, Fleet, running_fleet
+from tests.fleets import AgentSession, Fleet, running_fleet
 
 LOOPS = Path(__file__).parent / "loops"
 TIMEOUT = 300.0

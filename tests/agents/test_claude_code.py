@@ -18,8 +18,8 @@ from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
 from tests.agents.programs import ClaudeCode, Ended, claude_code, fetched
 from tests.agents.running import TIMEOUT, told_by
-from tests.capture.fleets import AgentSession, Fleet
-from tests.capture.test_observability import samples
+from tests.fleets import AgentSession, Fleet
+from tests.integration.proxy.test_observability import samples
 
 Json = Any
 

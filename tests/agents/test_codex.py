@@ -16,7 +16,7 @@ from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
 from tests.agents.programs import Codex, Ended, bare_environment, codex, documented_variables, fetched
 from tests.agents.running import TIMEOUT, told_by
-from tests.capture.fleets import AgentSession, Fleet
+from tests.fleets import AgentSession, Fleet
 
 Json = Any
 

@@ -11,7 +11,7 @@ import pytest
 from tests.agents import page
 from tests.agents.frameworks import FRAMEWORKS, ROUNDS, Framework
 from tests.agents.running import TIMEOUT, fleet_for, run
-from tests.capture.fleets import Fleet
+from tests.fleets import Fleet
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 

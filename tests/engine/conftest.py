@@ -1,115 +1,143 @@
-"""Engines for tests, and a small client that asks them as a gateway would."""
+"""The real SGLang, once for the whole run, on this machine's CPU."""
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
 
-import httpx
 import pytest
+from tests.engine.engines import Engine
+from tests.engine.request_log import RequestLog
+from tests.engine.sglang import launch
+from tests.engine.sglang.places import Installed, find
+from tests.fleets import ProxyProcess, running_gateway
+from tests.processes import NotServing, Server, free_port, serving
 from tests.waiting import PATIENCE
 
-from rolloutfleet_engine.chat import prompt_text
-from rolloutfleet_engine.faults import Fault
-from rolloutfleet_engine.model import Model, model_path
-from rolloutfleet_engine.options import EngineOptions
-from rolloutfleet_engine.testing import RunningEngine, running_engine
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
-            "required": ["city"],
-        },
-    },
-}
+HERE = Path(__file__).parent
+SECONDS_TO_START = 480.0
+UNTIL_THE_LAST = pytest.StashKey[ExitStack]()
 
 
-class Asker:
-    """Talks to one engine, or to a gateway before it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.http = httpx.AsyncClient(base_url=url, timeout=PATIENCE)
-
-    def body(self, prompt: list[int], **fields: Any) -> dict[str, Any]:
-        sampling = fields.pop("sampling_params", {})
-        return {
-            "input_ids": prompt,
-            "sampling_params": {"max_new_tokens": 400, **sampling},
-            "return_logprob": True,
-            **fields,
-        }
-
-    async def post(self, path: str, **body: Any) -> httpx.Response:
-        return await self.http.post(path, json=body)
-
-    async def generate(self, prompt: list[int], **fields: Any) -> dict[str, Any]:
-        reply = await self.http.post("/generate", json=self.body(prompt, **fields))
-        assert reply.status_code == 200, reply.text
-        answer: dict[str, Any] = json.loads(reply.text)
-        return answer
-
-    async def events(self, prompt: list[int], **fields: Any) -> AsyncIterator[str]:
-        """The data of each event, `[DONE]` included."""
-        body = self.body(prompt, stream=True, **fields)
-        async with self.http.stream("POST", "/generate", json=body) as reply:
-            assert reply.headers["content-type"].startswith("text/event-stream")
-            async for line in reply.aiter_lines():
-                if line:
-                    assert line.startswith("data: ")
-                    yield line.removeprefix("data: ")
-
-    async def counters(self) -> dict[str, Any]:
-        counted: dict[str, Any] = (await self.http.get("/counters")).json()
-        return counted
-
-    async def log(self) -> list[dict[str, Any]]:
-        ended: list[dict[str, Any]] = json.loads((await self.http.get("/log")).text)["requests"]
-        return ended
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.real)
+            # The first test of a run waits for the engine to start as well.
+            item.add_marker(pytest.mark.timeout(SECONDS_TO_START + PATIENCE))
 
 
 @pytest.fixture(scope="session")
-def model() -> Model:
-    return Model(model_path())
+def sglang() -> Installed:
+    installed = find()
+    if installed is None:
+        # Never a skip: a judge who stays away would let everything pass.
+        pytest.fail('The real SGLang is not installed: `make sglang`, or leave these tests out with -m "not real"')
+    return installed
 
 
 @pytest.fixture(scope="session")
-def prompt(model: Model) -> list[int]:
-    """A question with a tool declared."""
-    return model.encode(prompt_text([{"role": "user", "content": "What is the weather in Oslo?"}], [WEATHER]))
+def until_the_last(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
+    """What is closed after the last of these tests, not at the end of the run: SGLang takes more than a gigabyte."""
+    with pytestconfig.stash.setdefault(UNTIL_THE_LAST, ExitStack()) as stack:
+        yield stack
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or HERE not in nextitem.path.parents:
+        item.config.stash.setdefault(UNTIL_THE_LAST, ExitStack()).close()
+
+
+@pytest.fixture(scope="session")
+def real_server(sglang: Installed, until_the_last: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    port, folder = free_port(), tmp_path_factory.mktemp("sglang")
+    engine = serving(
+        launch.command(sglang, model=sglang.model("first"), port=port, request_log=folder / "requests"),
+        port=port,
+        log=folder / "log",
+        environment=launch.environment(sglang),
+        deadline=SECONDS_TO_START,
+    )
+    try:
+        return until_the_last.enter_context(engine)
+    except NotServing as reason:
+        pytest.fail(f"The real SGLang does not serve. {reason}")
+
+
+@pytest.fixture(scope="session")
+def request_log(real_server: Server) -> RequestLog:
+    return RequestLog(real_server.log.parent / "requests")
+
+
+@pytest.fixture(scope="session")
+def real_gateway(real_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), [real_server.url]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_proxy(
+    real_gateway: Server, sglang: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """A proxy on the real gateway and the real engine."""
+    folder, port = tmp_path_factory.mktemp("proxy"), free_port()
+    (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
+    model = str(sglang.model("first"))
+    settings = {
+        "fleet": "real",
+        "model": "tiny",
+        "tokenizer": {"path": model},
+        "port": port,
+        "state_dir": str(folder / "proxy" / "state"),
+        "gateway_url": real_gateway.url,
+        "admin_key_file": str(folder / "admin.key"),
+        "sessions": {"retryGrace": "0s"},
+    }
+    proxy = ProxyProcess(0, port, folder / "proxy", settings)
+    try:
+        proxy.start()
+        with proxy.admin() as admin:
+            admin.put("/version", json={"version": 1}).raise_for_status()
+        yield proxy
+    finally:
+        proxy.stop()
+
+
+@pytest.fixture(scope="session")
+def simulated_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The simulated engine, set to be as the real one is: same model directory, context and first version."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "rolloutfleet_engine", "--port", str(port)),
+        *("--model-path", str(sglang.model("first")), "--weight-version", "1"),
+        *("--max-context", str(launch.CONTEXT_LENGTH), "--token-latency", "0.002"),
+    ]
+    log = tmp_path_factory.mktemp("simulated") / "log"
+    with serving(command, port=port, log=log, deadline=SECONDS_TO_START) as server:
+        yield server
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., RunningEngine]]:
-    """Starts an engine with these options; all are stopped when the test ends."""
-    with ExitStack() as stack:
-
-        def starting(*, faults: list[Fault] | None = None, **options: Any) -> RunningEngine:
-            return stack.enter_context(running_engine(EngineOptions(**options), faults=faults or []))
-
-        yield starting
+async def simulated_engine(simulated_server: Server, sglang: Installed) -> AsyncIterator[Engine]:
+    async with Engine(simulated_server.url) as engine:
+        await set_right(engine, sglang)
+        yield engine
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Callable[[str], Asker]]:
-    """A client for a URL, closed when the test ends."""
-    askers: list[Asker] = []
-
-    def connecting(url: str) -> Asker:
-        askers.append(Asker(url))
-        return askers[-1]
-
-    yield connecting
-    for asker in askers:
-        await asker.http.aclose()
+async def real_engine(real_server: Server, sglang: Installed) -> AsyncIterator[Engine]:
+    """The real engine, running and with its first weights, whatever the test before it left."""
+    async with Engine(real_server.url) as engine:
+        await set_right(engine, sglang)
+        yield engine
 
 
-@pytest.fixture
-def engine(start: Callable[..., RunningEngine], connect: Callable[[str], Asker]) -> Callable[..., Asker]:
-    """Starts an engine with these options and gives a client of it."""
-    return lambda **options: connect(start(**options).url)
+async def set_right(engine: Engine, sglang: Installed) -> None:
+    """Nothing in flight, not paused, the first weights as version 1."""
+    await engine.go_on()
+    await engine.post("/abort_request", {"abort_all": True})
+    first = {"model_path": str(sglang.model("first")), "weight_version": "1"}
+    info = (await engine.get("/model_info")).body
+    if any(info[name] != value for name, value in first.items()):
+        assert (await engine.post("/update_weights_from_disk", first)).status == 200

@@ -1,124 +1,100 @@
-"""Behind the real gateway: the answers come through as they are, and so do the callers that leave."""
+"""The real gateway in front of the real engine: what the proxy relies on when it talks to the one through the other."""
 
-import asyncio
-import json
-import subprocess
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
-from tests.gateways import gateway_command
-from tests.waiting import PATIENCE
+from tests.engine.engines import Engine, Generation, until
+from tests.processes import Server
 
-from rolloutfleet_engine.faults import Fault
+ENDLESS = 8000
+"""Tokens that take the engine far longer than any test waits for it to stop."""
 
 
 @pytest.fixture
-async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., Any]]:
-    """Starts a gateway before engines, and gives a client of it once it serves.
+async def gateway(real_gateway: Server) -> AsyncIterator[Engine]:
+    async with Engine(real_gateway.url) as gateway:
+        yield gateway
 
-    It gives an engine up after `failures` failed looks at its health in a row.
+
+def body(*, stream: bool, max_new_tokens: int = ENDLESS, rid: str | None = None) -> dict[str, object]:
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": 1.0, "ignore_eos": True}
+    named = {"rid": rid} if rid else {}
+    return {"input_ids": [400, 500, 600], "sampling_params": sampling, "return_logprob": True, "stream": stream} | named
+
+
+async def in_flight(gateway: Engine, engine: Engine, *, stream: bool) -> Generation:
+    generation = gateway.start(body(stream=stream))
+
+    async def running() -> bool:
+        return await engine.running_requests() > 0
+
+    await until(running)
+    return generation
+
+
+async def idle(engine: Engine) -> None:
+    async def nothing_runs() -> bool:
+        return await engine.running_requests() == 0
+
+    await until(nothing_runs, within=30)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_ids_and_log_probabilities_come_through(gateway: Engine, real_engine: Engine, stream: bool) -> None:
+    reply = await gateway.generate(body(stream=stream, max_new_tokens=50, rid=f"through-the-gateway-{stream}"))
+    meta = reply.final["meta_info"]
+    assert meta["id"] == f"through-the-gateway-{stream}"
+    assert [entry[1] for entry in meta["output_token_logprobs"]] == reply.output_ids
+    assert reply.versions == [("1", 0, 50)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_caller_that_leaves_ends_the_generation(gateway: Engine, real_engine: Engine, stream: bool) -> None:
+    generation = await in_flight(gateway, real_engine, stream=stream)
+    await generation.leave()
+    await idle(real_engine)
+
+
+async def test_the_engine_is_told_directly_to_abort(gateway: Engine, real_engine: Engine) -> None:
+    """The gateway passes no control calls on; it lists the engines to ask."""
+    assert (await gateway.post("/abort_request", {"rid": "any"})).status == 404
+    assert (await gateway.post("/pause_generation", {"mode": "abort"})).status == 404
+    listed = (await gateway.get("/workers")).body["workers"]
+    assert [worker["url"] for worker in listed] == [real_engine.url]
+
+    generation = gateway.start(body(stream=True, rid="told-directly"))
+    await begun(generation)
+    await real_engine.post("/abort_request", {"rid": "told-directly"})
+    reply = await generation.reply()
+    assert reply.finish_type == "abort"
+    assert 0 < len(reply.output_ids) < ENDLESS
+
+
+async def begun(generation: Generation) -> None:
+    async def some() -> bool:
+        return len(generation.events) > 3
+
+    await until(some)
+
+
+async def test_an_engine_paused_for_long_is_not_lost_to_the_gateway(gateway: Engine, real_engine: Engine) -> None:
+    """A health check asks for a token, and a paused engine holds it, so the gateway takes the engine for dead.
+
+    A call then gets a 503 that names no worker, although nothing is wrong. Seconds after the engine goes on, it is
+    used again.
     """
-    processes: list[subprocess.Popen[bytes]] = []
+    await real_engine.pause("abort")  # paused in another way it keeps a whole processor busy
 
-    async def starting(*engines: Any, failures: int = 3) -> Any:
-        command = gateway_command(
-            [engine.url for engine in engines],
-            {"--health-failure-threshold": failures, "--health-check-timeout-secs": 1},
-        )
-        processes.append(subprocess.Popen(command.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        asker = connect(command.url)
-        await until_status(asker, "/readiness", 200)
-        return asker
+    async def healthy() -> bool:
+        worker = (await gateway.get("/workers")).body["workers"][0]
+        return bool(worker["is_healthy"])
 
-    yield starting
-    for process in processes:
-        process.kill()
-        process.wait()
+    async def unhealthy() -> bool:
+        return not await healthy()
 
-
-async def until_status(asker: Any, path: str, status: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                if (await asker.http.get(path)).status_code == status:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
-
-
-async def until_count(asker: Any, **counts: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not counts.items() <= (await asker.counters()).items():
-            await asyncio.sleep(0.02)
-
-
-async def test_answers_come_through_unchanged(
-    engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]
-) -> None:
-    asker = engine(token_latency=0.002)
-    before = await gateway(asker)
-    headers = {"x-smg-routing-key": "session-1"}
-    body = asker.body(prompt, rid="one")
-    answer = await before.http.post("/generate", json=body, headers=headers)
-    whole = json.loads(answer.text)
-    events = [json.loads(event) async for event in before.events(prompt, rid="two") if event != "[DONE]"]
-    assert events[-1]["output_ids"] == whole["output_ids"]
-    logged = {entry["rid"]: entry for entry in await asker.log()}
-    assert set(logged) == {"one", "two"}
-    assert logged["one"]["routing_key"] == "session-1"
-    for entry in logged.values():
-        assert entry["input_ids"] == prompt
-        assert entry["output_ids"] == whole["output_ids"]
-        assert entry["output_logprobs"] == [value for value, _, _ in whole["meta_info"]["output_token_logprobs"]]
-
-
-async def test_a_routing_key_keeps_its_engine(
-    engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]
-) -> None:
-    engines = [engine(), engine()]
-    before = await gateway(*engines)
-    for turn in range(4):
-        for session in range(6):
-            headers = {"x-smg-routing-key": f"session-{session}"}
-            answer = await before.http.post("/generate", json=before.body([*prompt, turn]), headers=headers)
-            assert answer.status_code == 200
-    keys = [{entry["routing_key"] for entry in await asker.log()} for asker in engines]
-    assert keys[0] | keys[1] == {f"session-{session}" for session in range(6)}
-    assert not keys[0] & keys[1]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_that_leaves_is_seen(
-    engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int], stream: bool
-) -> None:
-    asker = engine(token_latency=0.05)
-    before = await gateway(asker)
-    asking = asyncio.create_task(before.post("/generate", **before.body(prompt, stream=stream)))
-    await until_count(asker, running=1)
-    asking.cancel()
-    await until_count(asker, running=0, aborted_by_caller=1)
-
-
-async def test_faults_come_through(engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]) -> None:
-    asker = engine(faults=[Fault(kind="nan"), Fault(kind="error_429"), Fault(kind="context_length")])
-    before = await gateway(asker)
-    assert "NaN" in (await before.post("/generate", **before.body(prompt))).text
-    statuses = [(await before.post("/generate", **before.body(prompt))).status_code for _ in range(3)]
-    assert statuses == [429, 400, 200]
-
-
-async def test_a_long_pause_closes_the_gateway_until_the_engine_goes_on(
-    engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]
-) -> None:
-    """SGLang's health check is a generation, which a pause holds: the gateway takes the engine for dead."""
-    asker = engine()
-    before = await gateway(asker, failures=1)
-    await asker.post("/pause_generation", mode="retract")
-    await until_status(before, "/readiness", 503)
-    assert (await before.post("/generate", **before.body(prompt))).status_code == 503
-    await asker.post("/continue_generation")
-    await until_status(before, "/readiness", 200)
-    assert (await before.post("/generate", **before.body(prompt))).status_code == 200
+    await until(unhealthy)
+    refused = await gateway.generate(body(stream=False, max_new_tokens=1))
+    assert (refused.status, refused.body["error"]["code"]) == (503, "no_available_workers")
+    await real_engine.go_on()
+    await until(healthy)
+    assert (await gateway.generate(body(stream=False, max_new_tokens=1))).status == 200

@@ -1,7 +1,7 @@
 """The collector of cycles: kept from long looks while the proxy serves, and watched, for it stops everything.
 
-A call that ended leaves no cycles (`tests/capture/test_leftovers.py`), so there is little for it to find. What it
-looks at is bounded as well: caches hold so many bytes, and what the imports made it never looks at again.
+A call that ended leaves no cycles (`tests/integration/proxy/test_leftovers.py`), so there is little for it to find.
+What it looks at is bounded as well: caches hold so many bytes, and what the imports made it never looks at again.
 """
 
 import gc

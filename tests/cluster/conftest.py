@@ -1,0 +1,29 @@
+"""One bare API server for all tests here; each test has a namespace of its own."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.apiserver import ApiServer, NoPrograms, running
+
+from rolloutfleet_operator import crd
+
+
+@pytest.fixture(scope="session")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    try:
+        with running(tmp_path_factory.mktemp("kubernetes")) as server:
+            server.define(crd.definition())
+            yield server
+    except NoPrograms as error:
+        pytest.skip(str(error))
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def namespace(apiserver: ApiServer) -> str:
+    name = f"test-{next(_NUMBERS)}"
+    apiserver.kubectl("create", "namespace", name)
+    return name

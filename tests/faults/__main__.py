@@ -1,3 +1,0 @@
-from tests.faults.cli import main
-
-main()

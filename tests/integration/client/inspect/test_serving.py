@@ -1,0 +1,96 @@
+"""The page listens on the loopback alone, and asks a fleet for nothing while nobody looks."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.commands import CLI
+from tests.unit.client.inspect.sites import whole
+from tests.waiting import PATIENCE
+
+from rolloutfleet.inspect.looking import ENOUGH, Looking
+from rolloutfleet.inspect.serving import listen
+
+
+def test_it_listens_on_the_loopback_alone_and_answers_without_waiting_for_acknowledgements() -> None:
+    with listen(0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1" and listening.proto == socket.IPPROTO_TCP
+        with pytest.raises(OSError, match="in use"):
+            listen(listening.getsockname()[1])
+
+
+def test_a_browser_is_opened_by_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    """Its command line, which all users of the machine can see, has no token."""
+    look, seen = tmp_path / "look.py", tmp_path / "seen.json"
+    look.write_text(LOOK)
+    environment = {**os.environ, "BROWSER": f"{sys.executable} {look} {seen} %s"}
+    command = (*CLI, "inspect", "--dumps", str(whole(tmp_path / "dumps")), "--port", "0", "--open")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        assert "Ctrl-C" in process.stdout.readline()
+        for _ in range(600):
+            if seen.exists():
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    said = json.loads(seen.read_text())
+    assert "token" in url and "token" not in said["asked"] and said["mode"] == 0o700
+    assert said["answer"] == 401, "what is opened can ask for the page before it ends"
+    assert f"url={url}" in said["content"] and not Path(said["file"]).exists()
+
+
+def test_who_opens_the_url_is_let_in_also_when_the_terminal_is_gone(tmp_path: Path) -> None:
+    command = (*CLI, "inspect", "--dumps", str(whole(tmp_path)), "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        assert "Ctrl-C" in process.stdout.readline()
+        process.stdout.close()
+        try:
+            with httpx.Client(follow_redirects=True) as browser:
+                assert browser.get(url).status_code == 200
+        finally:
+            process.terminate()
+
+
+LOOK = """
+import json, os, pathlib, re, sys, urllib.error, urllib.parse, urllib.request
+file = pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[2]).path))
+said = {"asked": sys.argv[2], "file": str(file), "content": file.read_text()}
+try:
+    urllib.request.urlopen(re.search(r"url=(http://[^/]+/)", said["content"])[1], timeout=30)
+except urllib.error.HTTPError as error:
+    said["answer"] = error.code
+said["mode"] = file.parent.stat().st_mode & 0o777
+part = pathlib.Path(sys.argv[1] + ".part")
+part.write_text(json.dumps(said))
+part.rename(sys.argv[1])
+"""
+
+
+async def test_who_has_asked_for_something_looks_on_for_a_minute() -> None:
+    now = 0.0
+    looking = Looking(lambda: now)
+    waiting = asyncio.create_task(looking.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    looking.now()
+    await waiting
+    now = ENOUGH
+    async with asyncio.timeout(PATIENCE):
+        await looking.wait()
+    now = ENOUGH + 1
+    waiting = asyncio.create_task(looking.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()

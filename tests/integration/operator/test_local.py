@@ -1,0 +1,218 @@
+"""A local fleet with real processes: the real gateway and simulated engines, run by the real command."""
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from tests.lengths import at_length
+from tests.local_fleets import running
+from tests.waiting import PATIENCE
+
+from rolloutfleet_operator.local.ports import Claims
+
+FLEET = """\
+apiVersion: rolloutfleet.dev/v1alpha1
+kind: RolloutFleet
+metadata: {name: math}
+spec: {model: simulated, engine: {replicas: 2}, proxies: {replicas: 0}}
+"""
+
+
+@contextmanager
+def claimed(state: Path) -> Iterator[None]:
+    """No other fleet is given the ports of one that has ended, until the block ends; the same fleet may have them."""
+    claims = Claims()
+    for port in json.loads((state / "ports.json").read_text()).values():
+        claims.take(port)
+    try:
+        yield
+    finally:
+        claims.release()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+
+
+def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET) as up:
+        book = up.book()
+        assert book["name"] == "math"
+        assert stat.S_IMODE(Path(book["admin_key_file"]).stat().st_mode) == 0o600
+        gateway = book["gateway"]["url"]
+        engines = [engine["url"] for engine in book["engines"]]
+        key = (up.state / "gateway.key").read_text().strip()
+        headers = {"authorization": f"Bearer {key}"}
+        workers = httpx.get(f"{gateway}/workers", headers=headers, trust_env=False).json()["workers"]
+        assert sorted(worker["url"] for worker in workers) == sorted(engines)
+
+        answer = httpx.post(
+            f"{gateway}/generate",
+            json={"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True},
+            trust_env=False,
+        )
+        assert answer.status_code == 200
+
+        victim = up.engine(engines[0])
+        victim.kill()
+        up.until_said("engine-0: killed by SIGKILL")
+        up.until_said("engine-0: started again: killed by SIGKILL")
+        up.until(lambda: up.said().count("engine-0: ready") == 2)
+        assert httpx.get(f"{engines[0]}/health", trust_env=False).status_code == 200
+
+        started = list(up.children().values())
+        assert len(started) == 3
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(PATIENCE) == 0
+        assert gone(started)
+        assert not (up.state / "fleet.json").exists()
+
+    with claimed(up.state), running(tmp_path, FLEET) as up:
+        assert [engine["url"] for engine in up.book()["engines"]] == engines
+
+
+def test_the_gateways_own_routes_take_a_key_that_no_other_user_can_read(tmp_path: Path) -> None:
+    """Who may add an engine may have all that is generated."""
+    with running(tmp_path, FLEET) as up:
+        gateway = up.book()["gateway"]["url"]
+        key = up.state / "gateway.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert key.read_text().strip() not in " ".join(up.children())
+        for bearer in (None, (up.state / "admin.key").read_text().strip()):
+            headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
+            asked = {"url": "http://127.0.0.1:9"}
+            answer = httpx.post(f"{gateway}/workers", json=asked, headers=headers, trust_env=False)
+            assert answer.status_code == 401
+
+
+def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        up.book()
+        everything = psutil.Process(up.process.pid).children(recursive=True)
+        assert len(everything) >= 5
+        up.process.kill()
+        up.process.wait()
+        assert gone(everything)
+
+
+def test_a_fleet_that_was_killed_is_started_again_on_its_ports(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        before = up.book()
+        up.process.kill()
+        up.process.wait()
+    with claimed(up.state), running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        up.until_said("is up")
+        after = up.book()
+        assert after["proxies"][0]["url"] == before["proxies"][0]["url"]
+        assert after["engines"] == before["engines"]
+
+
+def test_a_port_that_another_program_holds_is_named_and_only_replaced_when_asked(tmp_path: Path) -> None:
+    ports = tmp_path / "state" / "ports.json"
+    ports.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        held = other.getsockname()[1]
+        ports.write_text(json.dumps({"engine-1": held}))
+        with running(tmp_path, FLEET) as up:
+            assert up.process.wait(PATIENCE) == 2
+            assert up.said().count("\n") == 1
+            assert f"engine-1 had port {held}" in up.said()
+            assert f"process {os.getpid()} (" in up.said()
+            assert "--new-ports" in up.said()
+            assert up.left() == []
+            assert json.loads(ports.read_text()) == {"engine-1": held}
+        with running(tmp_path, FLEET, "--new-ports") as up:
+            addresses = [engine["url"] for engine in up.book()["engines"]]
+            assert f"http://127.0.0.1:{held}" not in addresses
+
+
+OURS = re.compile(r'File "[^"]*/rolloutfleet\w*/')
+"""A line of a traceback, in a file of ours."""
+MOMENTS = at_length((0.05, 0.8, 1.4, 2.2, 5.0), long=(0.05, 0.4, 0.8, 1.1, 1.4, 1.7, 2.2, 3.0, 5.0))
+"""Seconds after its start."""
+
+
+@pytest.mark.deadline
+@pytest.mark.parametrize("after", MOMENTS)
+def test_ctrl_c_in_the_first_seconds_ends_everything(tmp_path: Path, after: float) -> None:
+    """Whatever is under way then: imports, the first processes, the proxies' start, all of it up."""
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 2")) as up:
+        time.sleep(after)
+        up.ctrl_c()
+        status = up.process.wait(5)
+        # Python itself, before anything of ours: it ends with 1 and its own traceback.
+        if "Traceback" not in up.said() or OURS.search(up.said()):
+            assert status in (0, 130, -signal.SIGINT)
+            assert "Traceback" not in up.said()
+        assert "rolloutfleet: " not in up.said(), "an error"
+        assert up.left() == []
+
+
+def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET) as up:
+        up.book()
+        second = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "rolloutfleet",
+                "up",
+                str(tmp_path / "fleet.yaml"),
+                "--state-dir",
+                str(up.state),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert second.returncode == 2
+        assert f"a fleet already runs from {up.state} (process {up.process.pid})" in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert up.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "problems"),
+    [
+        (
+            "{model: m, tokenizer: {path: empty}, engine: {}, proxies: {replicas: 0}}",
+            1,
+            ["the end of", "no tokenizer.json", "rolloutfleet: engine-0: ended with exit status"],
+        ),
+        ("{model: org/name, engine: {}}", 2, ["simulated engines need a tokenizer on this machine"]),
+        ("{model: m, tokenizer: {path: none}, engine: {}}", 2, ["tokenizer.path:", "is not a directory"]),
+        ("{model: m, gateway: {engines: {selector: {a: b}}}}", 2, ["finds pods on a cluster"]),
+    ],
+)
+def test_a_start_that_fails_says_why(tmp_path: Path, spec: str, status: int, problems: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    text = FLEET.splitlines()[:3]
+    with running(tmp_path, "\n".join([*text, f"spec: {spec}\n"])) as up:
+        assert up.process.wait(PATIENCE) == status
+        for problem in problems:
+            assert problem in up.said()
+        assert up.state.exists() == (status == 1), "what can't run here leaves no state folder"
+        assert "rolloutfleet_operator" not in up.said(), "a traceback of ours"
+
+
+def test_our_own_variables_do_not_reach_the_children() -> None:
+    from rolloutfleet_operator.local.processes import child_environment
+
+    made = child_environment({"ROLLOUTFLEET_PORT": "1", "PATH": "/bin", "NO_PROXY": "a"})
+    assert "ROLLOUTFLEET_PORT" not in made
+    assert made["PATH"] == "/bin"
+    assert made["NO_PROXY"] == "a,127.0.0.1,localhost"
+    assert os.environ.get("ROLLOUTFLEET_PORT") is None

@@ -1,0 +1,3 @@
+from tests.timing.faults.cli import main
+
+main()

@@ -1,0 +1,458 @@
+"""The sweep over a real store and folder, with a clock that stands still: who goes, who is spared, what is left."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.proxy.stores import new_turn
+from tests.waiting import PATIENCE
+
+from rolloutfleet.dumps import decode
+from rolloutfleet.wire import AskExport, StartSessions
+from rolloutfleet_proxy.domain.session import REST, Gone
+from rolloutfleet_proxy.domain.stale import Patience, due
+from rolloutfleet_proxy.lifecycle.dumping import dump
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder
+from rolloutfleet_proxy.lifecycle.sealing import Seals
+from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES, Orders, Sweeper, look
+from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
+from rolloutfleet_proxy.shards.files import Gathered
+from rolloutfleet_proxy.store.annotations import Annotations, annotate
+from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.store.database import open_database, store_bytes
+from rolloutfleet_proxy.store.groups import Freed
+from rolloutfleet_proxy.store.leases import grant, release
+from rolloutfleet_proxy.store.sessions import start, touch
+from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.tombstones import TOMBSTONE_AGE
+from rolloutfleet_proxy.store.trajectories import close_session
+from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.store.turns import commit_turn
+from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
+
+STALE, UNCLAIMED = 10.0, 100.0
+
+
+@dataclass
+class House:
+    """A store, a folder of dumps, and a sweeper."""
+
+    folder: Path
+    seconds: float = 0.0
+    freed: list[Freed] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)
+    """Shards that every session lacks which refers to some."""
+    meanwhile: Callable[[], Any] = lambda: None
+    """Done between choosing and freeing."""
+
+    def __post_init__(self) -> None:
+        self.database = open_database(self.folder / "store")
+        self.store = Store.over(self.database, monotonic=lambda: self.seconds)
+        self.owner, self.writer, self.reader = self.store.owner, self.store.writer, self.store.reader
+        self.sessions, self.seals = SessionRegistry(self.reader, cache_bytes=1_000_000), Seals()
+        self.metrics = Metrics()
+        self.dumps = self.folder / "dumps"
+        self.sweeper = Sweeper(
+            store=self.store,
+            registry=self.sessions,
+            follow=self.freed.append,
+            seals=self.seals,
+            metrics=self.metrics,
+            gather=self._gather,
+            wall=self._wall,
+        )
+
+    def _wall(self) -> float:
+        self.meanwhile()
+        return 1e9
+
+    @asynccontextmanager
+    async def _gather(self, session: int, metadata: Any) -> AsyncIterator[Gathered]:
+        yield Gathered(unreachable=list(self.unreachable))
+
+    async def close(self) -> None:
+        await self.sweeper.close()
+        await self.store.close()
+        self.database.close()
+
+    @property
+    def error(self) -> str:
+        """Of a group that is failing; empty where none is."""
+        return next(iter(self.sweeper.failing.values()), "")
+
+    def orders(self, **more: Any) -> Orders:
+        return Orders(Patience(STALE, UNCLAIMED), **({"folder": DumpFolder(self.dumps, self.owner)} | more))
+
+    async def sweep(self, **more: Any) -> None:
+        await self.sweeper.sweep(self.orders(**more))
+
+    async def start(self, count: int = 1, *, turns: int = 1, **asked: Any) -> list[tuple[int, str]]:
+        """A group; (row id, session_id) of each of its sessions."""
+        _, started = await self.writer.run(lambda t: start(t, self.owner, StartSessions(group_size=count, **asked)))
+        found = []
+        for session in started:
+            ((id,),) = await self.rows("SELECT id FROM sessions WHERE name = ?", session.name)
+            found.append((id, session.name))
+            for number in range(turns):
+                await self.commit(id, f"{session.name}-turn-{number}", parent=number or None, covered=2 * number)
+        return found
+
+    async def commit(self, session: int, name: str, **given: Any) -> None:
+        turn = new_turn(session, name=name, tokens=2 * given.get("covered", 0), **given)
+        await self.writer.run(lambda transaction: commit_turn(transaction, turn))
+
+    async def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return await self.reader.run(lambda connection: connection.execute(sql, values).fetchall())
+
+    async def there(self) -> set[str]:
+        return {name for (name,) in await self.rows("SELECT name FROM sessions")}
+
+    async def sums(self) -> Any:
+        found = await self.reader.run(audit)
+        assert found["balanced"], found
+        return found
+
+    async def only_dump(self) -> None:
+        """What a process does that dies between the files and the transaction, for all that is due."""
+        patience = Patience(STALE, UNCLAIMED)
+        groups, _ = await self.reader.run(lambda c: look(c, after=0, now=self.seconds, patience=patience))
+        for group in groups:
+            chosen = due(group, now=self.seconds, patience=patience, busy=lambda name: False)
+            assert chosen is not None
+            folder = DumpFolder(self.dumps, self.owner)
+            await asyncio.to_thread(dump, folder, self.reader.run_blocking, chosen, owner=self.owner, wall=1e9)
+
+    def turns_of(self, file: str) -> list[str]:
+        return [turn.turn_id for turn in decode((self.dumps / file).read_bytes()).turns]
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.dumps.iterdir()) if self.dumps.exists() else []
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    made = House(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_a_stale_session_is_dumped_and_freed(house: House) -> None:
+    [(session, name)] = await house.start(turns=3)
+    house.seconds = STALE - 0.01
+    await house.sweep()
+    assert await house.there() == {name} and house.files() == []
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == set()
+    assert house.files() == [f"{name}-active.json"]
+    sums = await house.sums()
+    assert (sums["turns"]["dumped"], sums["sessions"]["dumped"], sums["keys"]) == (3, 1, 0)
+    assert await house.rows("SELECT reason, dumped FROM tombstones") == [("stale", f"[{REST}]")]
+    assert house.freed == [Freed((name,), 1, 3, ((session, 3),))] and by_label(house.metrics.sessions_reclaimed) == {
+        "stale": 1
+    }
+
+
+async def test_whoever_touches_it_meanwhile_keeps_it(house: House) -> None:
+    """The rows decide, in the transaction that would free them."""
+    [(session, name)] = await house.start()
+    house.seconds = STALE + 1
+    house.meanwhile = lambda: house.writer.submit(lambda transaction: touch(transaction, session))
+    await house.sweep()
+    assert await house.there() == {name}
+    assert house.files() == [], "what was written for nothing is taken back"
+    assert by_label(house.metrics.sessions_reclaimed) == {} and not house.sweeper.failing
+    house.meanwhile = lambda: None
+    await house.sweep()
+    assert await house.there() == {name}
+    house.seconds += STALE
+    await house.sweep()
+    assert house.files() == [f"{name}-active.json"]
+
+
+async def test_what_a_trainer_says_of_it_meanwhile_is_in_the_file_of_a_later_sweep(house: House) -> None:
+    [(session, name)] = await house.start()
+    ((turn,),) = await house.rows("SELECT name FROM turns WHERE session = ?", session)
+    house.seconds = STALE + 1
+    said = Annotations([], {turn: "looked at"})
+    house.meanwhile = lambda: house.writer.submit(lambda transaction: annotate(transaction, session, said))
+    await house.sweep()
+    assert await house.there() == {name} and house.files() == []
+    house.meanwhile = lambda: None
+    await house.sweep()
+    (file,) = house.files()
+    assert [each.note for each in decode((house.dumps / file).read_bytes()).turns] == ["looked at"]
+
+
+async def test_a_call_that_comes_while_the_group_is_looked_at_keeps_it(house: House) -> None:
+    [(_, name)] = await house.start()
+    house.seconds = STALE + 1
+    session: Any = await house.sessions.named(name)
+    with session.calls.arriving():
+        await house.sweep()
+    assert await house.there() == {name}
+
+
+async def test_members_of_a_group_wait_for_each_other(house: House) -> None:
+    [(one, first), (two, second)] = await house.start(2)
+    house.seconds = STALE - 1
+    await house.writer.run(lambda transaction: touch(transaction, two))
+    house.seconds = STALE + 5
+    await house.sweep()
+    assert await house.there() == {first, second}
+    await house.writer.run(lambda transaction: close_session(transaction, one))
+    house.seconds = 2 * STALE
+    await house.sweep()
+    assert await house.there() == {first}, "the open one is stale, the ended one now waits for a trainer"
+    house.seconds += UNCLAIMED - 1
+    await house.sweep()
+    assert await house.there() == {first}
+    house.seconds += 1
+    await house.sweep()
+    assert await house.there() == set()
+    assert set(house.files()) == {f"{first}-trajectory-1.json", f"{second}-active.json"}
+    assert dict(await house.rows("SELECT name, reason FROM tombstones")) == {first: "unclaimed", second: "stale"}
+    assert by_label(house.metrics.sessions_reclaimed) == {"stale": 1, "unclaimed": 1}
+
+
+async def test_what_is_leased_keeps_its_group(house: House) -> None:
+    """Others of it too, that nobody has used for long."""
+    (one, first), (_, second) = await house.start(2)
+    await house.writer.run(lambda transaction: close_session(transaction, one))
+    asked = AskExport(session_ids=[first], lease_seconds=10 * STALE)
+    granted = await house.writer.run(lambda transaction: grant(transaction, house.owner, asked, None))
+    lease = granted.lease
+    assert lease is not None
+    house.seconds = 2 * STALE
+    await house.sweep()
+    assert await house.there() == {first, second}
+    await house.writer.run(lambda transaction: release(transaction, lease))
+    await house.sweep()
+    assert await house.there() == {first}
+
+
+async def test_a_session_without_turns_leaves_no_file(house: House) -> None:
+    await house.start(turns=0)
+    house.seconds = STALE
+    await house.sweep()
+    sums = await house.sums()
+    assert sums["sessions"]["discarded"] == {"empty": 1} and house.files() == []
+
+
+async def test_without_a_folder_turns_are_discarded_and_counted_so(house: House) -> None:
+    await house.start(turns=2)
+    house.seconds = STALE
+    await house.sweep(folder=None)
+    sums = await house.sums()
+    assert sums["turns"]["discarded"] == {"no_dump_path": 2} and sums["sessions"]["discarded"] == {"no_dump_path": 1}
+    assert await house.there() == set() and await house.rows("SELECT dumped FROM tombstones") == [("[]",)]
+
+
+async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) -> None:
+    [(_, bad)] = await house.start()
+    good = [(await house.start())[0][1] for _ in range(200)]
+    house.dumps.mkdir()
+    # Something of that name is there, and no dump of this session.
+    (house.dumps / f"{bad}-active.json").write_text("no dump")
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == {bad}
+    assert len(house.files()) == 1 + len(good)
+    assert house.error.startswith("DumpConflict") and total(house.metrics.dump_failures) == 1
+    assert (house.dumps / f"{bad}-active.json").read_text() == "no dump", "nothing is overwritten"
+    (house.dumps / f"{bad}-active.json").unlink()
+    await house.sweep()
+    assert await house.there() == set() and not house.sweeper.failing
+    assert (await house.sums())["turns"]["dumped"] == 201
+    assert house.sweeper.released == 2 * 201 * RECLAIMED_BYTES, "the allocator is told of what went"
+
+
+async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: House) -> None:
+    bad = [(await house.start())[0][1] for _ in range(HOPELESS + 4)]
+    good = (await house.start())[0][1]
+    house.dumps.mkdir()
+    for name in bad:
+        (house.dumps / f"{name}-active.json").write_text("no dump")
+    house.seconds = STALE
+    await house.sweep()
+    assert good in await house.there() and len(house.sweeper.failing) == HOPELESS
+    await house.sweep()
+    assert await house.there() == set(bad) and len(house.sweeper.failing) == len(bad)
+    (house.dumps / f"{bad[-1]}-active.json").unlink()
+    await house.sweep()
+    assert await house.there() == set(bad[:-1]), "behind many that fail again"
+
+
+async def test_what_lacks_tensors_is_kept_and_tried_at_each_sweep(house: House) -> None:
+    lacking = [(await house.start(metadata={"image": {"type": "remote_tensor"}}))[0][1] for _ in range(3)]
+    whole = [(await house.start())[0][1] for _ in range(3)]
+    house.unreachable = ["far"]
+    house.seconds = STALE
+    for sweep in (1, 2, 3):
+        await house.sweep()
+        assert await house.there() == set(lacking) and len(house.sweeper.failing) == 3
+        assert total(house.metrics.dump_failures) == 3 * sweep and "far" in house.error
+        assert len(house.files()) == len(lacking) + len(whole), "marked, and there"
+    assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == ["far"]
+    house.unreachable = []
+    await house.sweep()
+    assert await house.there() == set() and not house.sweeper.failing
+    assert decode((house.dumps / f"{lacking[0]}-active.json").read_bytes()).end.incomplete == []
+
+
+async def test_a_dump_left_by_a_crash_is_replaced_by_what_the_session_holds_now(house: House) -> None:
+    [(session, name)] = await house.start(turns=1)
+    house.seconds = STALE
+    await house.only_dump()
+    assert house.turns_of(f"{name}-active.json") == [f"{name}-turn-0"]
+    await house.commit(session, "later", parent=1, covered=2)
+    house.seconds += STALE
+    await house.sweep()
+    assert house.turns_of(f"{name}-active.json") == [f"{name}-turn-0", "later"]
+    assert await house.there() == set() and not house.sweeper.failing
+
+
+async def test_what_a_crash_left_in_the_folder_is_tidied(house: House) -> None:
+    [(_, freed)] = await house.start()
+    house.seconds = STALE
+    await house.sweep()
+    [(_, left)] = await house.start()
+    [(restored, of_a_backup)] = await house.start(turns=2)
+    house.seconds += STALE
+    await house.only_dump()
+    await house.writer.run(
+        lambda transaction: transaction.execute("DELETE FROM turns WHERE session = ? AND number = 2", (restored,))
+    )
+    for unfinished in (f".0-{left}-active.json.tmp", f".1-{left}-active.json.tmp"):
+        (house.dumps / unfinished).write_text("half")
+    assert f"{left}-active.json" in house.files()
+    await house.sweeper.tidy(house.orders())
+    expected = {f"{freed}-active.json", f"{of_a_backup}-active.json", f".1-{left}-active.json.tmp"}
+    assert set(house.files()) == expected, "of another proxy, or with turns that are nowhere else: these stay"
+    await house.sweep()
+    assert set(house.files()) == expected | {f"{left}-active.json"}
+    assert await house.there() == {of_a_backup} and house.error
+
+
+async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_sweep(house: House) -> None:
+    [(_, name)] = await house.start()
+    house.seconds = STALE
+    await house.sweep(keep_age=100.0)
+    (house.dumps.parent / "secret").write_text("secret")
+    [(_, here)] = await house.start()
+    os.mkfifo(house.dumps / f"{here}-active.json")
+    (house.dumps / f"{here}-trajectory-1.json").symlink_to(house.dumps.parent / "secret")
+    (house.dumps / "s0-0123456789ab-0011223344556677-active.json").mkdir()
+    (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
+    strangers = set(house.files()) - {f"{name}-active.json", f".0-{here}-active.json.tmp"}
+    async with asyncio.timeout(PATIENCE):
+        await house.sweeper.tidy(house.orders())
+        house.seconds += STALE + 100
+        await house.sweep(keep_age=100.0)
+    assert set(house.files()) == strangers, "what is too old goes, and what is no dump stays"
+    assert await house.there() == {here} and "is there already" in house.error
+    (house.dumps / f"{here}-active.json").unlink()
+    (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
+    await house.sweep(keep_age=100.0)
+    assert await house.there() == set() and (house.dumps.parent / "secret").read_text() == "secret"
+
+
+async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:
+    names = []
+    for _ in range(4):
+        names += [name for _, name in await house.start()]
+        house.seconds += STALE
+        await house.sweep(keep_age=1000.0)
+    assert house.files() == sorted(f"{name}-active.json" for name in names)
+    size = (house.dumps / f"{names[0]}-active.json").stat().st_size
+    await house.sweep(keep_bytes=2 * size + 100)
+    assert house.files() == sorted(f"{name}-active.json" for name in names[2:])
+    await house.sweep(keep_bytes=1)
+    assert house.files() == [f"{names[3]}-active.json"], "what the newest sweep wrote stays"
+    house.seconds += 999
+    await house.sweep(keep_age=1000.0)
+    assert len(house.files()) == 1
+    house.seconds += 1
+    await house.sweep(keep_age=1000.0)
+    assert house.files() == []
+    assert await house.rows("SELECT * FROM dump_files") == []
+
+
+async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(house: House) -> None:
+    """All of it but the tombstones, which are bounded."""
+    new = StartSessions(group_size=50)
+
+    def begin(transaction: Transaction, number: int) -> None:
+        _, started = start(transaction, house.owner, new)
+        for session in started:
+            ((id,),) = transaction.rows("SELECT id FROM sessions WHERE name = ?", (session.name,))
+            commit_turn(transaction, new_turn(id, name=session.name, output=range(500)))
+
+    await asyncio.gather(*(house.writer.run(partial(begin, number=number)) for number in range(200)))
+    assert len(await house.there()) == 10_000
+    most = store_bytes(house.database.folder)
+    house.seconds = STALE
+    await house.sweep(folder=None)
+    assert await house.there() == set()
+    assert await compact(house.database, house.writer)
+    sums = await house.sums()
+    assert sums["sessions"]["discarded"] == {"no_dump_path": 10_000} and sums["keys"] == 0
+    [(tombstones,)] = await house.rows("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%tombstones%'")
+    assert house.database.path.stat().st_size < tombstones + 2_000_000 < most / 5
+
+
+async def test_a_reclaimed_session_is_known_as_long_as_its_tombstone_lasts(house: House) -> None:
+    """By name and by key; then neither was ever known."""
+    new = StartSessions()
+    _, [started] = await house.writer.run(lambda transaction: start(transaction, house.owner, new))
+    house.seconds = STALE
+    await house.sweep()
+    gone = Gone(started.name, "stale", ())
+    assert await house.sessions.named(started.name) == await house.sessions.with_key(started.key) == gone
+    house.seconds += TOMBSTONE_AGE
+    await house.sweep()
+    assert await house.sessions.named(started.name) == gone
+    house.seconds += 1
+    await house.sweep()
+    assert await house.sessions.named(started.name) is None
+    assert await house.sessions.with_key(started.key) is None
+
+
+async def test_an_empty_batch_of_dumps_is_no_failure(house: House) -> None:
+    """A folder that can't be written is no matter for sessions without turns."""
+    house.dumps.parent.mkdir(exist_ok=True)
+    house.dumps.write_text("a file where the folder should be")
+    [(_, empty)] = await house.start(turns=0)
+    [(_, full)] = await house.start(turns=1)
+    house.seconds = STALE
+    await house.sweep()
+    assert await house.there() == {full} and empty not in await house.there()
+    assert house.error
+    house.dumps.unlink()
+    await house.sweep()
+    assert await house.there() == set() and not house.error
+
+
+async def test_a_store_that_goes_gives_everything_to_dumps_but_what_is_in_use(house: House) -> None:
+    [(_, fresh)] = await house.start(stale_after=1e6)
+    (_, open_member), (second, closed_member) = await house.start(2)
+    await house.writer.run(lambda t: close_session(t, second))
+    [(_, busy)] = await house.start()
+    session = await house.sessions.named(busy)
+    assert isinstance(session, Session)
+    with session.calls.arriving():
+        assert await house.sweeper.retire(house.orders()) == 3
+    assert await house.there() == {busy}
+    assert {name.rsplit("-", 1)[0].removesuffix("-trajectory") for name in house.files()} >= {fresh, open_member}
+    gone = await house.sessions.named(closed_member)
+    assert isinstance(gone, Gone) and gone.reason == "retired"
+    assert (await house.sums())["turns"]["dumped"] == 3
+    assert await house.sweeper.retire(house.orders()) == 1, "its call has ended"
+    assert await house.there() == set()

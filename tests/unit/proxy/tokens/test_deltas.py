@@ -1,0 +1,391 @@
+"""Joined deltas are the committed message, for every family and however tokens and chunks fall (issue: streaming)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.proxy.dialects.conversations import parts_of as in_order
+from tests.unit.proxy.tokens.models.families import FAMILIES, Family, chat_format, write_model
+
+from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
+from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged, has_usual_order, parts_of
+from rolloutfleet_proxy.tokens.loading import load
+from rolloutfleet_proxy.tokens.quirks import assistant_mark
+from rolloutfleet_proxy.tokens.reading import Reader, Scan
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}},
+        },
+    }
+]
+EXAMPLES = 100
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("find", {"q": "true", "n": 3}),
+    ("look_up", {"q": 'a "b"\n<c>', "deep": {"x": [1, None]}}),
+]
+PROMPTS: dict[str, list[dict[str, Any]]] = {
+    "first": [{"role": "user", "content": "Hello?"}],
+    "after a tool": [
+        {"role": "user", "content": "Hello?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "found"},
+    ],
+}
+
+
+@lru_cache
+def shipped() -> ChatFormat:
+    return load(model_path())
+
+
+@lru_cache(maxsize=64)
+def prompt_of(model: ChatFormat, name: str) -> tuple[int, ...]:
+    return tuple(model.prompt(PROMPTS[name], TemplateArgs(TOOLS), []).ids)
+
+
+def joined(deltas: Iterable[Delta]) -> dict[str, Any]:
+    """What a client makes of the deltas."""
+    content, reasoning = "", ""
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        if isinstance(delta, ToolCall):
+            assert delta.index == len(calls)
+            function = {"name": delta.name, "arguments": delta.arguments}
+            calls.append({"id": delta.id, "type": "function", "function": function})
+        elif isinstance(delta, Text):
+            content += delta.text
+        else:
+            reasoning += delta.text
+    return {"content": content, "reasoning": reasoning, "tool_calls": calls}
+
+
+def flat(message: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "tool_calls": message.get("tool_calls", []),
+    }
+
+
+def chunked(ids: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    chunks, start = [], 0
+    for size in sizes:
+        chunks.append(list(ids[start : start + size]))
+        start += size
+    return [*chunks, list(ids[start:])]
+
+
+def streamed(
+    model: ChatFormat, prompt: Sequence[int], chunks: Sequence[Sequence[int]], **kwargs: Any
+) -> tuple[list[list[Delta]], dict[str, Any]]:
+    """The deltas of each chunk and of the end, and the message."""
+    parser = DeltaParser(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
+    sent = [parser.feed(chunk) for chunk in chunks]
+    output = [token_id for chunk in chunks for token_id in chunk]
+    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
+    return [*sent, parser.finish(message)], message
+
+
+def flatten(sent: Iterable[Iterable[Delta]]) -> list[Delta]:
+    return [delta for deltas in sent for delta in deltas]
+
+
+WRITERS = [name for name, family in FAMILIES.items() if family.reply]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_reply_with_everything(models: Path, name: str, prompt: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+    assert family.reply is not None
+    calls = CALLS if family.parallel else []
+    text = family.reply("Let me\n\nthink: 1 < 2.", "I'll look it up, naïvely. 🙂", calls)
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    sent, message = streamed(model, prompt_of(model, prompt), [[token_id] for token_id in output])
+
+    assert flat(message)["content"] == "I'll look it up, naïvely. 🙂"
+    assert flat(message)["reasoning"] == ("Let me\n\nthink: 1 < 2." if family.reasons else "")
+    assert [call["function"]["name"] for call in flat(message)["tool_calls"]] == [name for name, _ in calls]
+    assert joined(flatten(sent)) == flat(message)
+    # All but what the last tokens leave open has left before them; the first before half of the reply was there.
+    assert any(sent[: len(output) // 2])
+    before_end = joined(flatten(sent[:-2]))
+    assert before_end["content"] == flat(message)["content"]
+    assert before_end["tool_calls"][:1] == flat(message)["tool_calls"][:1]
+
+
+def byte_ids(vocabulary: Vocabulary, text: str) -> list[int]:
+    """One token a byte: as far from the usual split as can be."""
+    by_bytes = {vocabulary.token_bytes(token_id): token_id for token_id in range(256)}
+    return [by_bytes[bytes([byte])] for byte in text.encode()]
+
+
+@st.composite
+def outputs(draw: st.DrawFn, model: ChatFormat, family: Family) -> list[int]:
+    """Random text and marks, cut into tokens in random ways."""
+    vocabulary = model.vocabulary
+    marks = [*family.special, *family.plain, *family.marks]
+    calls = st.lists(st.sampled_from(CALLS), max_size=3)
+    words = st.sampled_from(
+        [
+            "a",
+            " b",
+            "\n",
+            "\n\n",
+            "  ",
+            "é",
+            "🙂",
+            "<",
+            "</",
+            "<think",
+            ">",
+            "{",
+            "}",
+            '"',
+            "find",
+            "Hello there. ",
+            "tool",
+        ]
+    )
+    pieces: list[st.SearchStrategy[str]] = [words, words, words, st.sampled_from(marks)]
+    if family.reply:
+        pieces.append(st.builds(family.reply, words, words, calls))
+    ids: list[int] = []
+    for piece in draw(st.lists(st.one_of(pieces), max_size=14)):
+        for part in split_at_marks(piece, marks):
+            if part in marks and vocabulary.convert_tokens_to_ids(part) is not None and draw(st.integers(0, 9)):
+                ids.append(vocabulary.convert_tokens_to_ids(part))
+            elif draw(st.booleans()):
+                ids += byte_ids(vocabulary, part)
+            else:
+                cuts = sorted(draw(st.sets(st.integers(0, len(part)), max_size=3)) | {0, len(part)})
+                for start, end in pairwise(cuts):
+                    ids += vocabulary.encode(part[start:end], add_special_tokens=False)
+    if draw(st.booleans()):
+        ids.append(draw(st.sampled_from(model.stop_token_ids)))
+    return ids
+
+
+def split_at_marks(text: str, marks: Sequence[str]) -> list[str]:
+    for mark in sorted(marks, key=len, reverse=True):
+        if mark and mark in text and text != mark:
+            before, _, after = text.partition(mark)
+            return [*split_at_marks(before, marks), mark, *split_at_marks(after, marks)]
+    return [text] if text else []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_any_tokens_at_all(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(outputs(model, family), st.lists(st.integers(0, 5), max_size=12), st.sampled_from(list(PROMPTS)))
+    def check(output: list[int], sizes: list[int], prompt: str) -> None:
+        ids = prompt_of(model, prompt)
+        sent, message = streamed(model, ids, chunked(output, sizes))
+        assert joined(flatten(sent)) == flat(message)
+        reader = model.reader(ids, TemplateArgs(TOOLS), seed=b"turn")
+        order = parts_of(reader, output, message)
+        assert order == in_order(flatten(sent))
+        assert order is None or not has_usual_order(reader, output, message)
+
+    check()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_of_an_ordinary_reply_the_order_is_known_without_parsing_it_again(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+    assert family.reply is not None
+    text = family.reply("So it is.", "I look it up.", CALLS if family.parallel else [])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    reader = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn")
+    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(output)
+    counting = Counting(reader)
+    assert has_usual_order(counting, output, message)  # type: ignore[arg-type]
+    assert counting.scans == 0
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "glm-5"])
+def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> None:
+    model = chat_format(name, models)
+    prompt = prompt_of(model, "first")
+    reader = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")
+    text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
+    assert (message["reasoning_content"], message["content"]) == ("So. Or not.", "Hello there.")
+    assert not has_usual_order(reader, output, message)
+    assert parts_of(reader, output, message) == [3, 5, 8, 7]
+
+
+@pytest.mark.parametrize("opened", ["<|content_thinking|>", "<|message_model|><|content_thinking|>"])
+@pytest.mark.parametrize("thought", ["", "Or n"])
+@pytest.mark.parametrize("ended", ["", "<|content_model_end_sampling|>"])
+def test_a_thought_that_is_cut_off_takes_no_text_with_it(models: Path, opened: str, thought: str, ended: str) -> None:
+    model = chat_format("inkling", models)
+    text = f"<|content_text|>Hello.<|end_message|>{opened}{thought}{ended}"
+    output, prompt = model.vocabulary.encode(text, add_special_tokens=False), prompt_of(model, "first")
+    sent, message = streamed(model, prompt, [[each] for each in output])
+    assert (message["content"], message.get("reasoning_content") or "") == ("Hello.", thought)
+    assert joined(flatten(sent)) == flat(message)
+
+
+@pytest.mark.parametrize("rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "<thin", "", "b <think>c"])
+def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, rest: str) -> None:
+    model = chat_format("deepseek-v3", models)
+    mark, *_ = assistant_mark("deepseek-v3")
+    text = model.vocabulary.encode(rest, add_special_tokens=False)
+    output = [model.vocabulary.convert_tokens_to_ids(mark), *text]
+    for sizes in ([], [1] * len(output)):
+        sent, message = streamed(model, prompt_of(model, "first"), chunked(output, sizes))
+        assert joined(flatten(sent)) == flat(message)
+
+
+class Counting:
+    """A reader that counts how often it is asked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.name = reader.name
+        self.vocabulary = reader.vocabulary
+        self.reader = reader
+        self.scans = 0
+
+    def scan(self, packed: list[int]) -> Scan:
+        self.scans += 1
+        return self.reader.scan(packed)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), FAMILIES[name]
+    assert family.reply is not None
+    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
+    parser = DeltaParser(reader)  # type: ignore[arg-type]
+    text = family.reply("hm and so on. " * 300, "It was. " * 300, CALLS if family.parallel else [])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    sent = [parser.feed([token_id]) for token_id in output]
+    marks = sum(token_id in model.vocabulary.marks for token_id in output)
+    assert reader.scans <= 3 * (marks + len(family.marks)) + 3
+    assert len(list(filter(None, sent))) > 500
+
+
+@pytest.mark.parametrize("name", ["kimi-k2", "gemma4"])
+def test_tokens_that_come_together_are_read_together_but_at_marks_that_are_spelled_out(models: Path, name: str) -> None:
+    model = chat_format(name, models)
+    text = f"<think>{'hm and so on. ' * 300}</think>{'It was. ' * 300}"
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    pieces: list[int] = []
+
+    class Watched(DeltaParser):
+        def _text(self, ids: Sequence[int], deltas: list[Delta]) -> None:
+            pieces.append(len(ids))
+            super()._text(ids, deltas)
+
+    prompt = prompt_of(model, "first")
+    deltas = Watched(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")).feed(output)
+    assert sum(pieces) == len(output) and len(pieces) < 100
+    one_by_one, message = streamed(model, prompt, [[token_id] for token_id in output])
+    assert flat(message) == joined(flatten(one_by_one)) and in_order(deltas) == in_order(flatten(one_by_one))
+
+
+def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
+    parser = DeltaParser(reader)  # type: ignore[arg-type]
+    mark = model.vocabulary.encode("<tool_response>", add_special_tokens=False)
+    for _ in range(5000):
+        parser.feed(mark)
+    assert reader.scans <= 500
+    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(mark * 5000)
+    assert joined(parser.finish(message))["content"].endswith("<tool_response>")
+
+
+def test_spaces_at_the_end_wait(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+    texts = ["\n\n", "Hello", "  \n", "there", "\n"]
+    sent = [joined(parser.feed(model.vocabulary.encode(text, add_special_tokens=False)))["content"] for text in texts]
+    assert sent == ["", "Hello", "", "  \nthere", ""]
+    assert parser.finish({"role": "assistant", "content": "Hello  \nthere"}) == []
+
+
+def test_a_character_leaves_whole(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+    sent = [joined(parser.feed([token_id]))["content"] for token_id in byte_ids(model.vocabulary, "é🙂")]
+    assert sent == ["", "é", "", "", "", "🙂"]
+
+
+def test_a_tool_call_leaves_when_it_is_complete(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    calls = "".join(f'<tool_call>{{"name": "find", "arguments": {{"n": {n}}}}}</tool_call>' for n in range(2))
+    output = model.vocabulary.encode(calls + "<|im_end|>", add_special_tokens=False)
+    sent, _ = streamed(model, prompt_of(model, "first"), [[token_id] for token_id in output])
+    end = model.vocabulary.convert_tokens_to_ids("</tool_call>")
+    closes = [position for position, token_id in enumerate(output) if token_id == end]
+    assert [position for position, deltas in enumerate(sent) if deltas] == closes
+
+
+class TestStopStrings:
+    @given(st.lists(st.integers(1, 4), max_size=10))
+    @settings(deadline=None)
+    def test_nothing_of_a_stop_string_is_streamed(self, sizes: list[int]) -> None:
+        model = shipped()
+        output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
+        sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
+        message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:")
+        assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
+
+    def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
+        model = chat_format("qwen3", models)
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["stop"])
+        sent = parser.feed(model.vocabulary.encode("Please stop.", add_special_tokens=False))
+        assert joined(sent)["content"] == "Please"
+        assert joined(parser.finish({"role": "assistant", "content": "Please stop."}))["content"] == " stop."
+
+
+def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
+    model = chat_format("qwen3", models)
+    call = '<tool_call>{"name": "find", "arguments": {}}</tool_call>'
+    for text, message in [
+        ("Hello there", {"content": "Goodbye"}),
+        ("<think>hm ", {"content": "", "reasoning_content": "ha"}),
+        (call, {"content": ""}),
+    ]:
+        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+        parser.feed(model.vocabulary.encode(text, add_special_tokens=False))
+        with pytest.raises(StreamDiverged):
+            parser.finish({"role": "assistant", **message})
+
+
+def test_a_vocabulary_that_cannot_be_read_by_bytes_is_streamed_at_the_end(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], {"type": "Fuse"}]}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = load(directory, renderer="qwen3")
+    output = model.vocabulary.encode("Hello there.<|im_end|>", add_special_tokens=False)
+    sent, message = streamed(model, [], [[token_id] for token_id in output])
+    assert flatten(sent[:-1]) == []
+    assert joined(sent[-1])["content"] == message["content"] == "Hello there."
