@@ -10,8 +10,7 @@ import pytest
 from hypothesis import settings
 from tests.durations import Durations, Meter
 from tests.printing import said
-from tests.scheduling import is_slow, place, scheduler
-
+from tests.scheduling import scheduler
 from toolchain import harmony
 
 HARMONY = "TIKTOKEN_ENCODINGS_BASE"
@@ -47,14 +46,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of the slowest files are marked, before markers choose among all."""
-    for item in items:
-        if is_slow(item.nodeid):
-            item.add_marker("slow")
-
-
 def pytest_collection_finish() -> None:
     """The garbage collector leaves what is there now alone: to look at it all takes 0.3 s each time."""
     gc.freeze()
@@ -64,13 +55,6 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Python ends as it would have."""
     gc.unfreeze()
-
-
-@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def pytest_collection_sort_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a run by several processes the slowest files come first."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: place(item.nodeid))
 
 
 def _read_certificates_once() -> None:

@@ -1,0 +1,151 @@
+"""The event loop of unit tests: time passes only when nothing else can happen, and connections are socket pairs.
+
+A timer is due as soon as the loop has nothing to do, no bytes to read, and no thread that works for it. So a test that
+waits for a minute takes no time, the same test runs the same way on every machine, and one that waits for what can't
+come fails at once.
+"""
+
+import asyncio
+import itertools
+import selectors
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TICK: Final = 1e-6
+"""Seconds that pass at the least with a timer: without them one due in no time would never be past."""
+FIRST_PORT: Final = 20_000
+
+ProtocolFactory = Callable[[], Any]
+
+
+class _Selector(selectors.DefaultSelector):
+    """Lets time pass instead of waiting for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000.0
+        self.threads_work: Callable[[], bool] = lambda: False
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is None or self.threads_work():
+            return super().select(None)
+        self.now += max(timeout, TICK)
+        return []
+
+
+class _Listening:
+    """What `create_server` returns."""
+
+    def __init__(self, loop: "UnitLoop", host: str, port: int) -> None:
+        self._loop, self._address = loop, (host, port)
+        self.sockets = (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+    def is_serving(self) -> bool:
+        return self._address in self._loop.listening
+
+    def close(self) -> None:
+        self._loop.listening.pop(self._address, None)
+
+    async def start_serving(self) -> None:
+        pass
+
+    async def wait_closed(self) -> None:
+        pass
+
+    async def __aenter__(self) -> "_Listening":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class UnitLoop(asyncio.SelectorEventLoop):
+    """See the module. An address is known to this loop alone: server and client of a test share it."""
+
+    def __init__(self) -> None:
+        self._clock = _Selector()
+        super().__init__(self._clock)
+        self._clock.threads_work = self._threads_work
+        self._awaited: set[asyncio.Future[Any]] = set()
+        self._accepting: set[asyncio.Task[Any]] = set()
+        self._ports = itertools.count(FIRST_PORT)
+        self.listening: dict[tuple[str, int], ProtocolFactory] = {}
+
+    def time(self) -> float:
+        return self._clock.now
+
+    # Threads
+
+    def awaits(self, future: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
+        """No time passes until a thread has ended this future."""
+        self._awaited.add(future)
+        return future
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> "asyncio.Future[T]":
+        return self.awaits(super().run_in_executor(executor, func, *args))
+
+    def _threads_work(self) -> bool:
+        self._awaited = {future for future in self._awaited if not future.done()}
+        return bool(self._awaited)
+
+    # Connections
+
+    async def create_server(  # type: ignore[override]  # of its many arguments, those that tests give
+        self, protocol_factory: ProtocolFactory, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        address = (str(host or "127.0.0.1"), port or next(self._ports))
+        if address in self.listening:
+            raise OSError(f"{address} is in use")
+        self.listening[address] = protocol_factory
+        return _Listening(self, *address)
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """The client's end of a connection to a server of this loop. Raises ConnectionRefusedError."""
+        factory = self.listening.get(("127.0.0.1" if host == "localhost" else host, port))
+        if factory is None:
+            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+        client, server = socket.socketpair()
+        client.setblocking(False)
+        server.setblocking(False)
+        accepting = self.create_task(self.connect_accepted_socket(factory, server))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
+        return client
+
+    async def create_connection(
+        self, protocol_factory: ProtocolFactory, host: Any = None, port: Any = None, *, sock: Any = None, **_: Any
+    ) -> Any:
+        return await super().create_connection(protocol_factory, sock=sock or self.connect(host, port))
+
+
+def tracked_wrap_future(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """`asyncio.wrap_future`, whose loop waits for the thread that ends it."""
+
+    def wrap_future(future: "ThreadFuture[Any]", *, loop: Any = None) -> Any:
+        wrapped = wrap(future, loop=loop)
+        own = wrapped.get_loop()
+        return own.awaits(wrapped) if isinstance(own, UnitLoop) else wrapped
+
+    return wrap_future
+
+
+async def start_connection(addr_infos: Any, **_: Any) -> socket.socket:
+    """In the place of aiohttp's own way to connect."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, UnitLoop)
+    host, port = addr_infos[0][4][:2]
+    return loop.connect(host, port)
