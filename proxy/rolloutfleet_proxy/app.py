@@ -20,7 +20,6 @@ from rolloutfleet.errors import DRAINING
 from rolloutfleet.explain import path_text, what_is_wrong
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import ANNOTATIONS_BYTES
-from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.control import (
@@ -151,8 +150,6 @@ async def _passing(drains: Drains, under_way: UnderWay, scope: MutableMapping[st
     Raises Stopping where it is cut.
     """
     call = turn_call(scope)
-    if call is not None and call.is_retry:
-        await departures.noted()
     if drains.over or (call is not None and drains.holds(retry=call.is_retry)):
         await drains.passed()
     if call is None:

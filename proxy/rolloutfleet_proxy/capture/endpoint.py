@@ -13,18 +13,17 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from starlette.types import Receive, Send
 
 from rolloutfleet.errors import CLIENT_GONE
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER
-from rolloutfleet_proxy.capture import departures
 from rolloutfleet_proxy.capture.answering import Answering, Waiter
 from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
 from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST
-from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier, is_rivalled
+from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier
 from rolloutfleet_proxy.capture.sampling import as_owned
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
@@ -36,11 +35,12 @@ from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.messages import Conversation
 from rolloutfleet_proxy.domain.session import OPEN
+from rolloutfleet_proxy.http.departures import Callers
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.access import Access
-from rolloutfleet_proxy.sessions.calls import forget_frames
+from rolloutfleet_proxy.sessions.calls import Call, forget_frames
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
@@ -75,6 +75,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     large_bodies: Executor
     settings: SettingsInForce
     new_call: CallFactory = ChatCall
+    callers: Callers = field(default_factory=Callers)
 
     async def __call__(self, asked: DialectCall, receive: Receive, send: Send) -> None:
         """Serve a request to its end; a failure becomes the dialect's error."""
@@ -127,31 +128,32 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         self.metrics.fields_ignored.count(request.ignored)
         told.read(session.name, request)
         attempt = _attempt(asked, read, lineage)
-        found, noted = earlier(session, attempt), asked.is_retry
-        while found is None:
-            if not noted and is_rivalled(session, attempt):
-                noted = True
-                await departures.noted()
-            elif self.drains.holds(retry=attempt.marked):
+        alike = (session.name, attempt.digest)
+        found = earlier(session, attempt)
+        while not isinstance(found, Call):
+            if alike in self.callers and asked.closed():
+                raise ClientLeft  # Who waits may be its own retry, which was read before it.
+            if not await self.callers.departed(alike):
+                if found is not None or not self.drains.holds(retry=attempt.marked):
+                    break
                 with session.calls.arriving(), told.held():
                     await self.drains.passed(partial(_is_over, session))
-            else:
-                break
             session = await self.access.still_open(session, asked.key)
             lineage, _ = lineage_of(asked.headers, session.lineages)
             found = earlier(session, attempt)
         waiter = Waiter(asked, request, told, receive, send)
-        if isinstance(found, int):
-            told.role = REPLAYED
-            await self.answering.replay(session, found, waiter)
-            return
-        if found is None:
-            call = self.maker.begin(session, request, read.conversation, attempt, lineage, told.headers, held)
-        else:
-            told.role = JOINED
-            call = found
-        told.waits_for(call.turn_name, call.phases)
-        await self.answering.wait(session, call, waiter)
+        with self.callers.waits(alike, asked.closed):
+            if isinstance(found, int):
+                told.role = REPLAYED
+                await self.answering.replay(session, found, waiter)
+                return
+            if found is None:
+                call = self.maker.begin(session, request, read.conversation, attempt, lineage, told.headers, held)
+            else:
+                told.role = JOINED
+                call = found
+            told.waits_for(call.turn_name, call.phases)
+            await self.answering.wait(session, call, waiter)
 
     async def _body(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive
@@ -168,8 +170,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
                 loop = asyncio.get_running_loop()
                 large = await loop.run_in_executor(self.large_bodies, self._read, session, asked, body)
             await self.pace.turn()
-            if asked.is_retry:
-                await departures.noted()
         return body, large
 
     def _read(self, session: Session, asked: DialectCall, body: bytes) -> _Read:

@@ -59,13 +59,6 @@ def earlier(session: Session, attempt: Attempt) -> Call | int | None:
     return lost if lost is not None or not attempt.marked else _newest(session, attempt.digest)
 
 
-def is_rivalled(session: Session, attempt: Attempt) -> bool:
-    """Whether an equal request's caller waits, as far as is known: its leaving may be about to be noted."""
-    if attempt.idempotency_key is not None:
-        return False
-    return session.calls.is_awaited(attempt.digest) or session.is_being_given(attempt.digest)
-
-
 def _with_key(session: Session, key: str, body: bytes) -> Call | int | None:
     call = session.calls.with_key(key)
     number = None if call is not None else session.turn_with_key(key)

@@ -20,6 +20,7 @@ from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, ow
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
+from rolloutfleet_proxy.http.departures import closed_of
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
@@ -203,18 +204,25 @@ async def pass_on(
         raise OwnerUnreachable(ordinal, f"proxy {by} took proxy {peers.own} for it")
     upload = _Upload(receive, body, limit=body_limit)
     upload.check_declared(headers)
-    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
-    leaving = asyncio.create_task(upload.left())
-    try:
-        await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if passing.done():
-            passing.result()
-    except ClientLeft:
-        pass
-    finally:
-        for task in (passing, leaving):
-            task.cancel()
-        await asyncio.gather(passing, leaving, return_exceptions=True)
+    alike, closed = (scope["path"], key_of(scope)), closed_of(scope)
+    if alike in peers.callers and closed():
+        return  # Who waits may be its own retry, which was read before it.
+    await peers.callers.departed(alike)
+    # Of who leaves sooner the owner gets no whole request.
+    with peers.callers.waits(alike, lambda: closed() and upload.is_read):
+        passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
+        leaving = asyncio.create_task(upload.left())
+        try:
+            await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+        except ClientLeft:
+            pass
+        finally:
+            for task in (passing, leaving):
+                task.cancel()
+            # The connection is closed with the task, and the system told before this goes on: a retry comes behind it.
+            await asyncio.gather(passing, leaving, return_exceptions=True)
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send, receipt: str | None) -> None:
@@ -272,6 +280,11 @@ class _Upload:
     _read: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _gone: bool = field(init=False, default=False)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all of it has come: from then on a caller's leaving is heard at once."""
+        return self._read.is_set()
+
     def check_declared(self, headers: Headers) -> None:
         """Raises BodyTooLarge where the body says that it is too large."""
         if self.body is None:
@@ -303,6 +316,8 @@ class _Upload:
                 if size > self.limit:
                     raise BodyTooLarge(self.limit)
                 more = message.get("more_body", False)
+                if not more:
+                    self._read.set()
                 if data:
                     yield data
         except (ClientLeft, DomainError) as error:

@@ -28,6 +28,7 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.weights import WeightState
 from rolloutfleet_proxy.engine.connections import new_session
+from rolloutfleet_proxy.http.departures import Callers
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.telemetry import logger
 
@@ -73,6 +74,8 @@ class Peers:
         self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
         self.itself: Callable[[], Peer] = lambda: self._unseen(self.own)
         """This proxy, as it describes itself."""
+        self.callers = Callers()
+        """Whose requests are passed on to others."""
         self._session: aiohttp.ClientSession | None = None
 
     @property

@@ -17,6 +17,7 @@ from rolloutfleet_proxy.dialects.openai_chat import OpenAIChat
 from rolloutfleet_proxy.dialects.openai_responses import OpenAIResponses
 from rolloutfleet_proxy.domain.errors import DomainError, MissingKey
 from rolloutfleet_proxy.http import errors
+from rolloutfleet_proxy.http.departures import Closed, closed_of
 from rolloutfleet_proxy.http.headers import FORWARDED, RECEIPT, Headers
 from rolloutfleet_proxy.http.last_bytes import Emptied, emptied_of
 
@@ -46,6 +47,8 @@ class DialectCall:
     """Whether the caller's SDK says that it asks again."""
     emptied: Emptied
     """Waits until all that was sent to the caller has left."""
+    closed: Closed
+    """Whether the caller has closed its connection."""
 
     @property
     def receipt(self) -> str | None:
@@ -127,6 +130,7 @@ def _look_up(scope: Scope) -> DialectCall | None:
                     key=dialect.key(headers),
                     is_retry=dialect.is_retry(headers),
                     emptied=emptied_of(scope),
+                    closed=closed_of(scope),
                 )
     return None
 

@@ -7,6 +7,7 @@ whose clients take nothing of what is written to them: they would keep their ans
 
 import asyncio
 import fcntl
+import select
 import struct
 import sys
 import termios
@@ -121,3 +122,16 @@ def in_the_system(transport: asyncio.Transport) -> int:
     except (OSError, ValueError):
         return 0  # it is being closed
     return int(count)
+
+
+def has_ended(transport: asyncio.Transport) -> bool:
+    """Whether the other end has closed the connection, though the event loop may have yet to read of it. False where
+    the system doesn't say."""
+    if sys.platform != "linux":
+        return False
+    looking = select.poll()
+    try:
+        looking.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(looking.poll(0))  # of a reset it says so unasked
+    except (OSError, ValueError):
+        return False  # it is being closed

@@ -17,7 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.http.connections import Connections, Taking, in_the_system
+from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system
+from rolloutfleet_proxy.http.departures import CLOSED
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
 from rolloutfleet_proxy.http.headers import MORE_BYTES, MORE_HEADERS, PASSED, framing
 from rolloutfleet_proxy.http.last_bytes import EMPTIED
@@ -84,6 +85,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._replaying = False
         """The parser is told these headers; the app has them."""
         self._lost = False
+        """The client has left, as far as the app is told."""
         self._emptying: asyncio.Future[bool] | None = None
         """Somebody waits until all that was written has left."""
 
@@ -97,13 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.ends(self)
-        self._lost = True
-        self._emptied(whole=False)
-        answering = self._answering
-        if answering is not None and not answering.response_complete:
-            # uvicorn tells the newest request alone, which may wait behind this one.
-            answering.disconnected = True
-            answering.message_event.set()
+        self._lose()  # uvicorn tells the newest request alone, which may wait behind the one that is being answered.
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -127,7 +123,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._replaying:
             return
         super().on_message_begin()
-        cast(dict[str, Any], self.scope)[EMPTIED] = self.emptied
+        scope = cast(dict[str, Any], self.scope)
+        scope[EMPTIED], scope[CLOSED] = self.emptied, self.closed
         self._reading, self._from_peer = _Reading.HEAD, False
         self._since_begun = self._piece
 
@@ -183,6 +180,14 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._rest()
 
+    def closed(self) -> bool:
+        """Whether the client has closed the connection. Whoever answers is told now, as if the loop had read of it.
+        What was written to a client that still reads is not kept from it."""
+        if not self._lost and has_ended(self.transport):
+            self.transport.close()
+            self._lose()
+        return self._lost
+
     async def emptied(self) -> bool:
         """Wait until all that was written is out of the process; False where the connection was lost before."""
         if not self._lost and self.transport.get_write_buffer_size():
@@ -199,6 +204,16 @@ class HttpProtocol(HttpToolsProtocol):
         if self._emptying is not None and not self.transport.get_write_buffer_size():
             self.transport.set_write_buffer_limits()
             self._emptied(whole=True)
+
+    def _lose(self) -> None:
+        """Tell the app that its client has left."""
+        self._lost = True
+        self._emptied(whole=False)
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
+        self.flow.resume_writing()
 
     def _emptied(self, *, whole: bool) -> None:
         emptying, self._emptying = self._emptying, None

@@ -208,10 +208,6 @@ class Calls:
     def any_abandoned(self) -> bool:
         return any(call.abandoned for call in self._calls)
 
-    def is_awaited(self, digest: bytes) -> bool:
-        """Whether there is a call of this digest whose caller waits."""
-        return any(not call.abandoned for call in self._with(digest))
-
     def start(self, call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> None:
         """Begin `work`, which returns the committed turn or raises an error. `call.held` is released when it has
         ended."""

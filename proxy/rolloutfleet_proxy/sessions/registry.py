@@ -96,11 +96,6 @@ class Session(SessionRecord):
         lost = (number for number in sorted(self.not_arrived, reverse=True) if self._is_lost(number, digest))
         return next(lost, None)
 
-    def is_being_given(self, digest: bytes) -> bool:
-        """Whether an answer that retries of this digest are found by is on its way to a caller."""
-        briefs = map(self.briefs.__getitem__, self.not_arrived)
-        return any(brief.delivered is Delivery.UNDER_WAY and brief.digest == digest for brief in briefs)
-
     @property
     def may_be_asked_again(self) -> bool:
         """Whether a caller of it has gone, or an answer has not arrived: a request may be a retry, without a mark."""
