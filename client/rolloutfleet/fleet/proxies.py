@@ -10,7 +10,6 @@ import inspect
 import logging
 import random
 import re
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -102,11 +101,15 @@ def new_key() -> str:
     return uuid.uuid4().hex
 
 
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Proxies:
     """Calls to a fleet. One event loop's; closed by `close`."""
 
     def __init__(self, where: Whereabouts, *, patience: float) -> None:
-        self.clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = _loop_time
         self.known: dict[int, Proxy] = {}
         """Every proxy as last seen, by ordinal; empty until somebody has answered."""
         self.outages: dict[int, Outage] = {}

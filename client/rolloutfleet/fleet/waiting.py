@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rich.console import Console
@@ -24,6 +24,8 @@ class Waiting:
 
     show: bool | None = None
     """None: where that is a terminal."""
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def line(self, text: str, *, total: int | None = None) -> Iterator[ShowProgress]:
@@ -37,13 +39,13 @@ class Waiting:
             *columns, *counted, TimeElapsedColumn(), console=Console(stderr=True, highlight=False), transient=True
         )
         task = progress.add_task(text, total=total)
-        since = time.monotonic()
+        since = self.clock()
         shown = refused = False
 
         def tell(text: str, done: int) -> None:
             nonlocal shown, refused
             progress.update(task, description=text, completed=done)
-            if not shown and not refused and time.monotonic() - since >= SHOWN_AFTER:
+            if not shown and not refused and self.clock() - since >= SHOWN_AFTER:
                 try:
                     progress.start()
                     shown = True

@@ -93,7 +93,15 @@ class Writer:
     What frees rows, or leads to that, says so: on a disk that is full it is written in the database's reserve.
     """
 
-    def __init__(self, database: Database, clock: ServedClock, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: ServedClock,
+        *,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
         self._connection = database.connect()
         self._reserve = database.reserve
         self._clock = clock
@@ -154,7 +162,7 @@ class Writer:
         job = self._jobs.get()
         if job is not None:
             since = time.monotonic() - self._last_end
-            time.sleep(patience(last_group=self._last_group, since=since, waiting=self._jobs.qsize()))
+            self._sleep(patience(last_group=self._last_group, since=since, waiting=self._jobs.qsize()))
         while job is not None:
             jobs.append(job)
             if len(jobs) == GROUP:
