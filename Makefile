@@ -6,13 +6,6 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 READY := .venv/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url
-SIDE_BY_SIDE := -n auto --dist loadfile
-# What pytest ends with where ARGS leave no test.
-NONE := 5
-# The files with tests that promise a time: to collect all others would take longer than most of them.
-DEADLINES = $(shell grep -rl --include='test_*.py' 'mark\.deadline' tests)
-FAST := not real and not apiserver and not cluster and not slow
-CHECKED := client proxy operator engine images monitoring toolchain tests e2e benchmarks examples
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
@@ -35,44 +28,66 @@ tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, wi
 claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch in PyTorch, on a simulated engine (10 GB, a minute)
 	@$(BIN)/python -m examples.claude_code $(ARGS)
 
-##@ Check it
+##@ Check it (ARGS='-k tree' chooses tests of a part)
 .PHONY: test
-test: $(READY) ## everything that CI checks, including a real SGLang and, as root with Docker, a real cluster
-	@$(MAKE) -j4 lint most-tests e2e-if-possible
-	@$(BIN)/python -m pytest -m deadline $(or $(ARGS),$(DEADLINES)) || [ $$? -eq $(NONE) ]
-	@$(BIN)/python -m e2e --left-out
+test: $(READY) ## style, types and tests/unit: no processes, no ports, nothing more to install (3 minutes)
+	@$(if $(ARGS),,$(MAKE) style)
+	@$(BIN)/python -m tests.run unit $(ARGS)
 
-# What `make test` does at the same time: checking the style, downloads and compiling, and as soon as they can both kinds
-# of tests. The nodes of a cluster go first, for whatever waits there waits for its processes; the rest takes what they
-# leave.
-.PHONY: most-tests e2e-if-possible
-most-tests: harmony sglang cluster
-	@nice $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not deadline" $(ARGS)
-e2e-if-possible: cluster
-	@$(BIN)/python -m e2e --if-possible
+.PHONY: test-integration
+test-integration: $(READY) ## fleets, proxies and commands as processes (10 minutes)
+	@$(BIN)/python -m tests.run integration $(ARGS)
 
-.PHONY: test-fast
-test-fast: $(READY) ## the same without the real SGLang, Kubernetes and the slowest files (nothing large to install or compile)
-	@$(MAKE) -j2 lint most-fast-tests
-	@$(BIN)/python -m pytest -m "$(FAST) and deadline" $(or $(ARGS),$(DEADLINES)) || [ $$? -eq $(NONE) ]
+.PHONY: test-engine
+test-engine: $(READY) ## against the real SGLang on the CPU (make sglang installs it)
+	@$(BIN)/python -m tests.run engine $(ARGS)
 
-.PHONY: most-fast-tests
-most-fast-tests: harmony
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(FAST) and not deadline" $(ARGS)
+.PHONY: test-cluster
+test-cluster: $(READY) ## an API server, and the core of e2e/ on a cluster (Linux, root, Docker; make cluster compiles it)
+	@$(BIN)/python -m tests.run cluster $(ARGS)
+
+.PHONY: test-agents
+test-agents: $(READY) ## agent frameworks, Claude Code and Codex, fetched where they are not there
+	@$(BIN)/python -m tests.run agents $(ARGS)
+
+.PHONY: test-browser
+test-browser: $(READY) ## the page in Chromium, commands in a terminal, types of the page's scripts
+	@$(BIN)/python -m tests.run browser $(ARGS)
+
+.PHONY: test-system
+test-system: $(READY) ## system calls and full disks (root), Prometheus
+	@$(BIN)/python -m tests.run system $(ARGS)
+
+.PHONY: test-timing
+test-timing: $(READY) ## what promises time or memory, kills, soak, crowds, planted faults: alone on a machine (an hour)
+	@$(BIN)/python -m tests.timing $(ARGS)
 
 .PHONY: test-all
-test-all: test at-length faults ## `make test`, then soak, kills, restarts and crowds at full length, and every planted fault
+test-all: sglang cluster ## every part, one after the other
+	@status=0; for part in test test-integration test-engine test-cluster test-agents test-browser test-system test-timing; do \
+	    $(MAKE) $$part || status=1; done; exit $$status
 
-.PHONY: at-length
-at-length: $(READY) ## what repeats something, with its full number of repetitions; results go to tests/results (minutes)
-	@$(BIN)/python -m tests.at_length $(ARGS)
+.PHONY: test-repeat
+test-repeat: $(READY) ## a part again and again on a busy machine: ARGS="unit 20"; results go to tests/results
+	@$(BIN)/python -m tests.repeat $(ARGS)
+
+.PHONY: lint
+lint: style ## style, types and which package may import which
+	@$(BIN)/mypy --no-error-summary
+
+.PHONY: style
+style: $(READY)
+	@mkdir -p .cache
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-logo > .cache/imports.txt || { cat .cache/imports.txt; exit 1; }
 
 .PHONY: faults
 faults: $(READY) ## plant each fault of tests/timing/faults in a copy of the sources: its tests must fail there (minutes)
 	@$(BIN)/python -m tests.timing.faults $(ARGS)
 
 .PHONY: e2e
-e2e: $(READY) cluster ## the tests on a Kubernetes cluster: one created here (Linux, root, Docker) or yours
+e2e: $(READY) cluster ## only the tests of e2e/: on a cluster created here, or on yours
 	@$(BIN)/python -m e2e $(ARGS)
 
 .PHONY: e2e-full
@@ -84,19 +99,12 @@ agents: $(READY) ## every agent framework's own loop against a fleet (0.5 GB, mi
 	@$(BIN)/python -m tests.agents $(ARGS)
 
 .PHONY: kills
-kills: $(READY) ## 1,000 kills and stops of everything in a busy fleet; results go to tests/timing/kills/results (an hour)
+kills: $(READY) ## 1,000 kills and stops of everything in a busy fleet (an hour)
 	@$(BIN)/python -m tests.timing.kills $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet; results go to tests/integration/fuzz/results
+fuzz: $(READY) ## 100,000 valid and hostile requests against a fleet
 	@$(BIN)/python -m tests.integration.fuzz $(ARGS)
-
-.PHONY: lint
-lint: $(READY) ## style, types and which package may import which
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy $(wildcard $(CHECKED))
-	@$(BIN)/lint-imports
 
 .PHONY: bench
 bench: $(READY) ## every figure of benchmarks/, compared with the gateway alone (under an hour)
@@ -147,15 +155,11 @@ crd: $(READY) ## regenerate crds/ and the chart's copy after a change of rollout
 chart: $(READY) ## regenerate the chart's files, alert rules, dashboard and examples/kubernetes/operator.yaml
 	@$(BIN)/python -m monitoring
 	@$(BIN)/python -m rolloutfleet_operator.chart charts/rolloutfleet
-	@$(BIN)/python -m tests.unit.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
+	@$(BIN)/python -m tests.cluster.charts.raw > .raw && mv .raw examples/kubernetes/operator.yaml
 
 .PHONY: sglang
 sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, no GPU needed)
 	@$(BIN)/python -m tests.engine.sglang.install
-
-.PHONY: harmony
-harmony: $(READY) ## fetch the vocabulary of gpt-oss once for all clones (4 MB, by cargo)
-	@$(BIN)/python -m toolchain.harmony
 
 .PHONY: cluster
 cluster: $(READY) ## compile Kubernetes and build the node image once for all clones (python -m toolchain.kubernetes creates clusters)
@@ -185,7 +189,7 @@ help: ## this list
 	@echo "RolloutFleet. First time here? Try: make quickstart"
 	@awk 'BEGIN { FS = ":.*## " } \
 	    /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	    /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	    /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf "\nMore for the command behind a target: make test ARGS='-k wire --durations=10'\n"
 
 $(READY): pyproject.toml requirements.lock scripts/setup scripts/find-python

@@ -1,7 +1,6 @@
 """What the last full run on a cluster showed, scenario by scenario: `e2e/results/latest.json`.
 
-A scenario is a test of e2e/, without its parameters: `test_cluster.py::test_every_node_is_ready`. The results of other
-runs have the same form (`tests/at_length.py`).
+A scenario is a test of e2e/, without its parameters: `test_cluster.py::test_every_node_is_ready`.
 """
 
 import ast

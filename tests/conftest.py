@@ -8,36 +8,32 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests import logs
+from tests.counts import Counts, report
 from tests.durations import Durations, Meter
 from tests.printing import said
 from tests.scheduling import scheduler
 from toolchain import harmony
 
-HARMONY = "TIKTOKEN_ENCODINGS_BASE"
+STARTED = pytest.StashKey[int]()
+"""How many processes had been started before the test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let gpt-oss find its vocabulary, which `make harmony` fetches.
+    """Let gpt-oss find its vocabulary.
 
     And let no example of hypothesis fail by how long it takes, which depends on what else the machine does. All else is
     as in the profile in force, in CI that of hypothesis for CI.
     """
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
-    if harmony.fetched():
-        os.environ.setdefault(HARMONY, str(harmony.folder()))
+    os.environ.setdefault(harmony.VARIABLE, str(harmony.folder()))
     _read_certificates_once()
     gc.disable()  # until all is collected: what that makes stays
     config.pluginmanager.register(Meter(), "meter")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Figures(config), "figures")
+        config.pluginmanager.register(Figures(), "figures")
         config.pluginmanager.register(Durations(config.rootpath), "durations-by-file")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: many tests wait for processes that they have started."""
-    return 2 + (os.cpu_count() or 1)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +51,27 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Python ends as it would have."""
     gc.unfreeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[STARTED] = logs.so_far()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """A test that fails shows the last lines of the logs of the processes that it had, once."""
+    outcome: pytest.TestReport = yield
+    if outcome.failed and (since := item.stash.get(STARTED, None)) is not None:
+        del item.stash[STARTED]
+        outcome.sections += [(f"end of {log}", tail) for log, tail in logs.tails(since)]
+    return outcome
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell `tests.ci` how many there were."""
+    found = {name: len(reports) for name, reports in terminalreporter.stats.items()}
+    failed = found.get("failed", 0) + found.get("error", 0)
+    report(Counts(found.get("passed", 0), failed, found.get("skipped", 0)))
 
 
 def _read_certificates_once() -> None:
@@ -75,14 +92,16 @@ def _read_certificates_once() -> None:
 
 
 class Figures:
-    """Prints what tests had to say, in the one process that prints."""
+    """Prints what tests had to say at the end of a run, in the one process that prints."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
+        self._lines: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        assert isinstance(terminal, pytest.TerminalReporter)
-        for line in said(report):
-            terminal.ensure_newline()
-            terminal.write_line(line)
+        self._lines += said(report)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._lines:
+            terminalreporter.section("figures")
+        for line in self._lines:
+            terminalreporter.write_line(line)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import httpx
 import openai
 import psutil
+from tests import logs
 from tests.gateways import Gateway, gateway_command
 from tests.processes import (
     Server,
@@ -24,9 +24,10 @@ from tests.processes import (
     free_port,
     free_ports,
     serving,
+    status,
     wait_until_ready,
 )
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, START, until
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.http.headers import PLACED
@@ -44,10 +45,7 @@ _PATIENT: dict[str, Any] = {"max_retries": 0, "timeout": PATIENCE}
 
 
 def wait_until_gone(processes: Sequence[psutil.Process]) -> None:
-    """For so long as a test has patience."""
-    gone_by = time.monotonic() + PATIENCE
-    while any(is_alive(each) for each in processes) and time.monotonic() < gone_by:
-        time.sleep(0.005)
+    until(lambda: not any(is_alive(each) for each in processes))
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -108,12 +106,17 @@ class ProxyProcess:
                 env=os.environ | self.environment,
                 start_new_session=True,
             )
+        logs.started(self.log)
         self.boots += 1
 
     def wait_until_ready(self) -> None:
         """Raises NotServing where it ends before that."""
         assert self.process is not None
-        wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, until=time.monotonic() + PATIENCE)
+        wait_until_ready(self.process, url=f"{self.url}/ready", log=self.log, seconds=START)
+
+    def is_ready(self) -> bool:
+        """Whether it says so now."""
+        return status(f"{self.url}/ready") == 200
 
     def sees(self) -> set[int]:
         """Which proxies of the fleet are ready, as it knows them by now."""
@@ -155,6 +158,7 @@ class ProxyProcess:
         if self.process is not None:
             end_group(self.process)
             self.process = None
+            logs.ended(self.log)
 
     def admin(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=PATIENCE)
@@ -283,10 +287,7 @@ class Fleet:
         for proxy in self.proxies:
             proxy.wait_until_ready()
         everyone = {proxy.settings["ordinal"] for proxy in self.proxies}
-        until = time.monotonic() + PATIENCE
-        while not all(proxy.sees() == everyone and proxy.has_probed() for proxy in self.proxies):
-            assert time.monotonic() < until, f"the proxies see {[proxy.sees() for proxy in self.proxies]}"
-            time.sleep(0.05)
+        until(lambda: all(proxy.sees() == everyone and proxy.has_probed() for proxy in self.proxies))
 
 
 @contextlib.contextmanager
@@ -299,16 +300,26 @@ def running_fleet(
     settings: Mapping[str, Json] | None = None,
     environment: Mapping[str, str] | None = None,
     start_proxies: bool = True,
+    beside: Fleet | None = None,
 ) -> Iterator[Fleet]:
-    """All its processes, until the block ends. The environment is that of the proxies."""
+    """All its processes, until the block ends. The environment is that of the proxies.
+
+    `beside`: the engines and the gateway are those of that fleet, whose faults are cleared in the end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(_engine(folder, index, engine_options)) for index in range(engines)]
-        gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
+        if beside is None:
+            running = [stack.enter_context(_engine(folder, index, engine_options)) for index in range(engines)]
+            controls = [EngineControl(engine.url, engine.pid, engine.command) for engine in running]
+            gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
+        else:
+            controls, gateway = beside.engines, beside.gateway
+            for engine in controls:
+                stack.callback(engine.clear_faults)
         ports = free_ports(proxies)
         fleet = Fleet(
-            [EngineControl(engine.url, engine.pid, engine.command) for engine in running],
+            controls,
             gateway,
             [
                 ProxyProcess(
@@ -362,7 +373,7 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
         [*command, "--seed", str(index), "--log-size", "100000", "--weight-version", "1", *options],
         port=port,
         log=folder / f"engine-{index}.log",
-        deadline=PATIENCE,
+        deadline=START,
         gently=False,
     )
 
@@ -377,7 +388,7 @@ def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
         port=command.port,
         log=log,
         ready_path="/readiness",
-        deadline=PATIENCE,
+        deadline=START,
         gently=False,
     ) as server:
         yield Gateway(**asdict(server), metrics_url=command.metrics_url)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.waiting import PATIENCE
+from tests import logs
+from tests.waiting import PATIENCE, START, until
 
 UP = (sys.executable, "-m", "rolloutfleet", "up")
 
@@ -36,6 +36,13 @@ class Up:
                 env={**os.environ, **dict([self._mark.split("=")])},
                 start_new_session=True,
             )
+        for log in self.logs:
+            logs.started(log)
+
+    @property
+    def logs(self) -> tuple[Path, Path]:
+        """Its own, and the folder with those of what it starts."""
+        return self._output, self.state / "logs"
 
     def ctrl_c(self) -> None:
         """What a terminal does: all that is in the foreground is told, not `up` alone."""
@@ -57,14 +64,13 @@ class Up:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """What it returns, once that is true; the process must not end before."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            found = what()
-            if found:
-                return found
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.05)
-        raise AssertionError(f"not within {PATIENCE} s; it said:\n{self.said()}")
+
+        def found() -> Any:
+            it = what()
+            assert it or self.process.poll() is None, self.said()
+            return it
+
+        return until(found, seconds=START)
 
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said())
@@ -104,3 +110,5 @@ def running(folder: Path, text: str, *words: str) -> Iterator[Up]:
         except subprocess.TimeoutExpired:
             up.process.kill()
             up.process.wait()
+        for log in up.logs:
+            logs.ended(log)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-POLL_SECONDS = 0.05
+from tests import logs
+from tests.waiting import until
+
 LOG_LINES_SHOWN = 40
 SECONDS_TO_END = 15.0
 
@@ -101,12 +103,14 @@ def serving(
             env=environment,
             start_new_session=True,
         )
+    logs.started(log)
     try:
-        wait_until_ready(process, url=url + ready_path, log=log, until=started + deadline)
+        wait_until_ready(process, url=url + ready_path, log=log, seconds=deadline)
         took = time.monotonic() - started
         yield Server(url=url, pid=process.pid, log=log, seconds_to_start=took, command=tuple(map(str, command)))
     finally:
         end_group(process, gently=gently)
+        logs.ended(log)
 
 
 def ends_with_this_process() -> list[str]:
@@ -115,17 +119,21 @@ def ends_with_this_process() -> list[str]:
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], *, url: str, log: Path, until: float) -> None:
-    while time.monotonic() < until:
+def wait_until_ready(process: subprocess.Popen[bytes], *, url: str, log: Path, seconds: float) -> None:
+    """Raises NotServing."""
+
+    def is_ready() -> bool:
         if process.poll() is not None:
             raise NotServing(f"It ended with status {process.returncode}. The end of its log:\n{end_of(log)}")
-        if _status(url) == 200:
-            return
-        time.sleep(POLL_SECONDS)
-    raise NotServing(f"No answer from {url} in time. The end of its log:\n{end_of(log)}")
+        return status(url) == 200
+
+    try:
+        until(is_ready, seconds=seconds)
+    except AssertionError:
+        raise NotServing(f"No answer from {url} in time. The end of its log:\n{end_of(log)}") from None
 
 
-def _status(url: str) -> int | None:
+def status(url: str) -> int | None:
     """Of a plain GET; a client of httpx costs more than all else that is done between two tries."""
     where = urlsplit(url)
     connection = http.client.HTTPConnection(where.netloc, timeout=5)

@@ -1,4 +1,7 @@
-"""Waiting for what only shows when it is looked at, and how long tests wait for anything that must come."""
+"""Waiting for what must come: the one place outside `tests/timing` where tests sleep, and every bound on a wait.
+
+A bound is reached by a test that fails; it says nothing of how long something may take.
+"""
 
 import asyncio
 import os
@@ -6,22 +9,39 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-PATIENCE_VARIABLE: Final = "ROLLOUTFLEET_TEST_PATIENCE"
-PATIENCE: Final = float(os.environ.get(PATIENCE_VARIABLE, "240"))
-"""Seconds. Only a test that fails waits so long: a slow disk may take a minute over the first look at a library."""
+SLOW: Final = 4.0 if os.environ.get("CI_SLOW") == "1" else 1.0
+"""How many times longer a machine that does much else at once may take; `.ci/run` sets CI_SLOW."""
+PATIENCE: Final = 30.0 * SLOW
+"""Seconds for what must come of a process that runs."""
+START: Final = 120.0 * SLOW
+"""Seconds for a server of ours, or the gateway, to answer: its libraries alone may take a minute to be read."""
+SGLANG_START: Final = 480.0
+"""Seconds for the real SGLang."""
+API_SERVER_START: Final = 240.0
+"""Seconds for etcd and kube-apiserver."""
+DOWNLOAD: Final = 600.0
+"""Seconds for what a registry serves."""
+_EVERY: Final = 0.02
 
 
-def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
-    """What `holds` returns once it is true."""
+def until(holds: Callable[[], Any], *, seconds: float = PATIENCE, every: float = _EVERY) -> Any:
+    """What `holds` returns once it is true; `every` is a rest for what costs much to ask. Raises AssertionError."""
     ends = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < ends, f"it did not happen in {seconds:g} s"
-        time.sleep(0.02)
+        time.sleep(every)
     return found
 
 
 async def eventually(holds: Callable[[], object], *, seconds: float = PATIENCE) -> None:
-    """Return once it is true; it is asked in a thread, so it may block. Raises TimeoutError."""
+    """Return once it is true; it is asked in a thread, so it may block. Raises TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(holds):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_EVERY)
+
+
+async def comes_true(holds: Callable[[], object], *, seconds: float = PATIENCE) -> None:
+    """Return once it is true; it is asked on the event loop, whose objects it looks at. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(_EVERY)

@@ -3,12 +3,11 @@
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tests.agents.fleet import PLACES
 from tests.fleets import Fleet
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from rolloutfleet_proxy.failpoints import BEFORE_ANSWER, HELD
 
@@ -93,15 +92,8 @@ def held_before_its_answer(fleet: Fleet) -> Iterator[None]:
     held = place.with_name(place.name + HELD)
     place.touch()
     try:
-        _until(held.exists)
+        until(held.exists)
         yield
     finally:
         held.unlink(missing_ok=True)
         place.unlink()
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "no turn was committed"
-        time.sleep(0.005)

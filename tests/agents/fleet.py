@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.fleets import Fleet, running_fleet
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from rolloutfleet_engine.model import model_path
 from rolloutfleet_proxy.failpoints import ANY, VARIABLE
@@ -59,14 +58,12 @@ def weather_rounds(tool: str) -> list[dict[str, Json]]:
 
 
 def until_a_second_answer_is_made(fleet: Fleet, before: dict[str, int]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    def begun() -> bool:
         now = fleet.engine.counters()
         finished = now["finished"] - before["finished"]
-        if finished > 1 or (finished and now["running"]):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no second answer was begun: {fleet.engine.counters()}")
+        return finished > 1 or bool(finished and now["running"])
+
+    until(begun)
 
 
 def _model(folder: Path, context: int) -> Path:

@@ -9,20 +9,18 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from tests.agents.install import python_of
 from tests.paths import ROOT
-from tests.printing import say
 from tests.processes import ends_with_this_process
-from toolchain.environments import NotInstalled
+from tests.waiting import START
 
 DOCS: Final = ROOT / "docs" / "agents"
-TIMEOUT: Final = 90.0
+TIMEOUT: Final = START
 """Seconds for one run. Most take two to four; those that wait out a restart of the proxy take longest."""
 
 Json = Any
@@ -148,17 +146,6 @@ def codex() -> Path:
     """Raises NotInstalled."""
     environment = python_of("codex").parents[1]
     return next(environment.glob("lib/python*/site-packages/codex_cli_bin/bin/codex"))
-
-
-def fetched(program: Callable[[], Path], request: pytest.FixtureRequest) -> Path:
-    """The program, which may be missing only where it can't be downloaded: its test is left out then, and says why."""
-    try:
-        return program()
-    except NotInstalled as error:
-        if "Hash mismatch" in str(error):
-            raise
-        say(request, f"left out: {error}")
-        pytest.skip(str(error))
 
 
 def documented_variables(page: str, *, url: str, key: str) -> dict[str, str]:

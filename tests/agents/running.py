@@ -12,9 +12,10 @@ from typing import Any
 from tests.agents.frameworks import ROUNDS, Framework
 from tests.agents.install import python_of
 from tests.fleets import AgentSession, Fleet, running_fleet
+from tests.waiting import START
 
 LOOPS = Path(__file__).parent / "loops"
-TIMEOUT = 300.0
+TIMEOUT = START
 """Seconds for one loop; importing some of the frameworks takes ten, and more on a busy machine."""
 
 Json = Any

@@ -16,10 +16,10 @@ from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
-from tests.agents.programs import ClaudeCode, Ended, claude_code, fetched
+from tests.agents.programs import ClaudeCode, Ended
 from tests.agents.running import TIMEOUT, told_by
 from tests.fleets import AgentSession, Fleet
-from tests.integration.proxy.test_observability import samples
+from tests.integration.proxy.metrics import samples
 
 Json = Any
 
@@ -70,11 +70,6 @@ CUES: dict[str, list[Json]] = {
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with fleet_on_cue(tmp_path_factory.mktemp("claude-code"), CUES, context=CONTEXT) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def program(request: pytest.FixtureRequest) -> Path:
-    return fetched(claude_code, request)
 
 
 @pytest.fixture
@@ -189,7 +184,7 @@ def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
 
 @pytest.mark.timeout(TIMEOUT + 60)
 def test_the_agent_sdk_and_its_own_tool_are_one_conversation(
-    fleet: Fleet, session: AgentSession, agent: ClaudeCode, program: Path
+    fleet: Fleet, session: AgentSession, agent: ClaudeCode
 ) -> None:
     told = told_by("claude_agent_sdk_query", python_of("claude-agent-sdk"), agent.environment)
     assert (told["calls"], told["answer"]) == (3, "Sunny everywhere.")

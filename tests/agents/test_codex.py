@@ -14,7 +14,7 @@ from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, by_lineage, judged
 from tests.agents.loops.told import QUESTION
-from tests.agents.programs import Codex, Ended, bare_environment, codex, documented_variables, fetched
+from tests.agents.programs import Codex, Ended, bare_environment, documented_variables
 from tests.agents.running import TIMEOUT, told_by
 from tests.fleets import AgentSession, Fleet
 
@@ -56,11 +56,6 @@ CUES: dict[str, list[Json]] = {
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with fleet_on_cue(tmp_path_factory.mktemp("codex"), CUES, context=CONTEXT) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def program(request: pytest.FixtureRequest) -> Path:
-    return fetched(codex, request)
 
 
 @pytest.fixture
@@ -118,10 +113,8 @@ def test_a_conversation_that_outgrows_the_context_ends_and_is_kept(
 
 
 @pytest.mark.timeout(TIMEOUT + 60)
-def test_openai_agents_branches_only_for_a_form(
-    fleet: Fleet, session: AgentSession, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    python = fetched(lambda: python_of("openai-agents"), request)
+def test_openai_agents_branches_only_for_a_form(fleet: Fleet, session: AgentSession, tmp_path: Path) -> None:
+    python = python_of("openai-agents")
     url = session.base_url.removesuffix("/v1")
     settings = documented_variables("openai-agents.md", url=url, key=session.api_key)
     told = told_by("openai_agents_responses", python, {**bare_environment(tmp_path), **settings})

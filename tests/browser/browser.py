@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response, sync_playwright
+from tests.waiting import PATIENCE
 
-SECONDS: Final = 30.0
 ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
 ELSEWHERE: Final = "somewhere.example"
 """A name that is this machine's in the browser alone, as an attacker's may be."""
@@ -58,7 +58,7 @@ class Looked:
 def looking(browser: Browser, **options: Any) -> Iterator[Looked]:
     """A browser window of its own, with no cookies."""
     context = browser.new_context(viewport={"width": 1360, "height": 860}, reduced_motion="reduce", **options)
-    context.set_default_timeout(SECONDS * 1000)
+    context.set_default_timeout(PATIENCE * 1000)
     context.add_init_script(_VIOLATIONS)
     looked = Looked(context.new_page())
     _listen(context, looked)
@@ -109,4 +109,4 @@ def inspecting(folder: Path, *command: str) -> Iterator[Inspect]:
         yield Inspect(process, output)
     finally:
         process.terminate()
-        process.wait(SECONDS)
+        process.wait(PATIENCE)

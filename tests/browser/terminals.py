@@ -4,14 +4,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 PROMPT: Final = "what now> "
 
@@ -58,10 +57,18 @@ class Terminal:
 
     def until(self, what: Callable[[str], object]) -> str:
         """The screen, once that is true of it."""
-        deadline = time.monotonic() + PATIENCE
-        while not what(screen := self.screen()):
-            assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s; the screen:\n{screen}"
-            time.sleep(0.1)
+        screen = ""
+
+        def shown() -> object:
+            nonlocal screen
+            screen = self.screen()
+            return what(screen)
+
+        try:
+            until(shown, every=0.1)
+        except AssertionError as error:
+            error.add_note(f"the screen:\n{screen}")
+            raise
         return screen
 
     def record(self, file: Path) -> None:

@@ -462,9 +462,14 @@ def test_the_admin_key_never_reaches_the_browser(stage: Stage) -> None:
             lambda request: None if "/events" in request.url else bodies.append(body_of(request.response)),
         )
         looked.go(stage.address())
-        for name in ("index", "sessions", f"groups/{stage.scenes.group}", f"sessions/{stage.scenes.branched}"):
+        for name, filled in (
+            ("index", "#newest li"),
+            ("sessions", "#sessions .row"),
+            (f"groups/{stage.scenes.group}", ".sibling .tail"),
+            (f"sessions/{stage.scenes.branched}", "#conversation .message"),
+        ):
             looked.page.goto(f"{stage.inspect.root}{name}.html", wait_until="load")
-            looked.page.wait_for_timeout(300)
+            expect(looked.page.locator(filled).first).not_to_be_empty()
             stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
             held = looked.page.content() + str(looked.page.evaluate(stored))
             assert key not in held

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import psutil
 import yaml
+from tests import logs
 from tests.processes import free_ports
-from tests.waiting import PATIENCE
+from tests.waiting import API_SERVER_START, PATIENCE, until
 from toolchain.kubernetes.binaries import BARE_API, MODULE_OF
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
@@ -94,10 +95,7 @@ class ApiServer:
 
     def until_established(self, definition: str) -> None:
         """`kubectl wait` gives up on a definition that has no conditions yet."""
-        deadline = time.monotonic() + PATIENCE
-        while not self._is_established(definition):
-            assert time.monotonic() < deadline, f"{definition} can't be used {PATIENCE:.0f} s after it was made"
-            time.sleep(0.1)
+        until(lambda: self._is_established(definition))
 
     def _is_established(self, definition: str) -> bool:
         conditions = self.get("crd", definition).get("status", {}).get("conditions") or ()
@@ -178,12 +176,14 @@ class _Starter:
         process = subprocess.Popen(
             [str(self._tools[program]), *flags], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._folder
         )
-        self._stack.callback(_end, process)
+        logs.started(Path(log.name))
+        self._stack.callback(_end, process, Path(log.name))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], log: Path) -> None:
     process.kill()
     process.wait()
+    logs.ended(log)
 
 
 def _files(server: ApiServer) -> Path:
@@ -233,11 +233,9 @@ def _flags(server: ApiServer, etcd: int, port: int, key: Path) -> tuple[str, ...
 
 
 def _until_ready(server: ApiServer) -> None:
-    deadline = time.monotonic() + PATIENCE
-    words = ("--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
-    while time.monotonic() < deadline:
-        asked = subprocess.run([str(programs()["kubectl"]), *words], capture_output=True, text=True, check=False)
-        if asked.stdout == "ok":
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"no API within {PATIENCE} s:\n{(server.folder / 'kube-apiserver.log').read_text()[-3000:]}")
+    words = (str(programs()["kubectl"]), "--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
+
+    def is_ready() -> bool:
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout == "ok"
+
+    until(is_ready, seconds=API_SERVER_START, every=0.2)

@@ -4,19 +4,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.apiserver import ApiServer, NoPrograms, running
+from tests.cluster.apiserver import ApiServer, running
 
 from rolloutfleet_operator import crd
 
 
 @pytest.fixture(scope="session")
 def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    try:
-        with running(tmp_path_factory.mktemp("kubernetes")) as server:
-            server.define(crd.definition())
-            yield server
-    except NoPrograms as error:
-        pytest.skip(str(error))
+    with running(tmp_path_factory.mktemp("kubernetes")) as server:
+        server.define(crd.definition())
+        yield server
 
 
 _NUMBERS = itertools.count(1)

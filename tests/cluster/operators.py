@@ -1,20 +1,18 @@
 """A real `rolloutfleet-operator run` in a process of its own."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from tests import logs
 from tests.cluster.apiserver import ApiServer
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet_operator.policy.reasons import Metric
 
@@ -28,14 +26,15 @@ class OperatorProcess:
         self, server: ApiServer, folder: Path, port: int, namespace: str, *flags: str, code: Path | None = None
     ) -> None:
         """`code` is a folder with packages of another release, which stand for those of this one."""
-        self._server, self._log = server, folder / "operator.log"
+        self._server, self.log = server, folder / "operator.log"
         self._environment = {} if code is None else {"PYTHONPATH": str(code)}
         self.url = f"http://127.0.0.1:{port}"
+        logs.started(self.log)
         self._flags = (f"--lease-namespace={namespace}", f"--listen=127.0.0.1:{port}", *IMAGES, *flags)
         self.process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "rolloutfleet_operator.cli", "run", *self._flags],
                 env={**os.environ, **self._environment, "KUBECONFIG": str(self._server.kubeconfig)},
@@ -58,12 +57,7 @@ class OperatorProcess:
         return self.process.wait(timeout=PATIENCE)
 
     def said(self) -> str:
-        return self._log.read_text()
-
-    def times(self, text: str) -> list[float]:
-        """When it logged lines with that text, in seconds since 1970."""
-        lines = [json.loads(line) for line in self.said().splitlines() if text in line]
-        return [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
+        return self.log.read_text()
 
     def passes(self) -> float:
         """How many it has made since it began."""
@@ -76,15 +70,14 @@ class OperatorProcess:
                 return float(line.split()[-1])
         return 0.0
 
-    def until(self, what: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+    def until(self, what: Callable[[], Any]) -> Any:
         """What it returns, once that is true. Most look by kubectl, which costs more than the operator itself."""
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.5)
-        raise AssertionError(f"not within {patience} s; the operator said:\n{self.said()[-6000:]}")
+        return until(what, every=0.5)
+
+    def until_passes(self, more: int) -> None:
+        """Return after so many more passes: a cause of what they would have done."""
+        enough = self.passes() + more
+        self.until(lambda: self.passes() >= enough)
 
 
 @contextmanager
@@ -97,3 +90,4 @@ def running(
         yield operator
     finally:
         operator.kill()
+        logs.ended(operator.log)

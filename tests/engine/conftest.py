@@ -12,19 +12,17 @@ from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed, find
 from tests.fleets import ProxyProcess, running_gateway
 from tests.processes import NotServing, Server, free_port, serving
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, SGLANG_START, START
 
 HERE = Path(__file__).parent
-SECONDS_TO_START = 480.0
 UNTIL_THE_LAST = pytest.StashKey[ExitStack]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.real)
             # The first test of a run waits for the engine to start as well.
-            item.add_marker(pytest.mark.timeout(SECONDS_TO_START + PATIENCE))
+            item.add_marker(pytest.mark.timeout(SGLANG_START + PATIENCE))
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +30,7 @@ def sglang() -> Installed:
     installed = find()
     if installed is None:
         # Never a skip: a judge who stays away would let everything pass.
-        pytest.fail('The real SGLang is not installed: `make sglang`, or leave these tests out with -m "not real"')
+        pytest.fail("The real SGLang is not installed: make sglang")
     return installed
 
 
@@ -57,7 +55,7 @@ def real_server(sglang: Installed, until_the_last: ExitStack, tmp_path_factory: 
         port=port,
         log=folder / "log",
         environment=launch.environment(sglang),
-        deadline=SECONDS_TO_START,
+        deadline=SGLANG_START,
     )
     try:
         return until_the_last.enter_context(engine)
@@ -114,7 +112,7 @@ def simulated_server(sglang: Installed, tmp_path_factory: pytest.TempPathFactory
         *("--max-context", str(launch.CONTEXT_LENGTH), "--token-latency", "0.002"),
     ]
     log = tmp_path_factory.mktemp("simulated") / "log"
-    with serving(command, port=port, log=log, deadline=SECONDS_TO_START) as server:
+    with serving(command, port=port, log=log, deadline=START) as server:
         yield server
 
 

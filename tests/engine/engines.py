@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -109,18 +108,19 @@ class Engine:
     async def go_on(self) -> Reply:
         return await self.post("/continue_generation", {})
 
-    async def tokens_held(self) -> int:
-        """Tokens of prompts and outputs that its running requests have in the cache."""
-        held: int = (await self._load())["num_used_tokens"]
+    def tokens_held(self) -> int:
+        """Tokens of prompts and outputs that its running requests have in the cache. Blocks, as `eventually` has it."""
+        held: int = self._load()["num_used_tokens"]
         return held
 
-    async def running_requests(self) -> int:
-        load = await self._load()
+    def running_requests(self) -> int:
+        """Running and waiting ones. Blocks."""
+        load = self._load()
         running: int = load["num_running_reqs"] + load["num_waiting_reqs"]
         return running
 
-    async def _load(self) -> JSON:
-        return (await self.get("/v1/loads?include=core")).body["loads"][0]
+    def _load(self) -> JSON:
+        return httpx.get(f"{self.url}/v1/loads?include=core", timeout=PATIENCE).json()["loads"][0]
 
 
 def read(response: httpx.Response) -> Reply:
@@ -141,10 +141,7 @@ async def events_of(response: httpx.Response) -> AsyncIterator[JSON]:
     assert buffered == "", f"after the last event: {buffered!r}"
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within: float = PATIENCE) -> None:
-    """Waits for what a server only tells when asked. Raises TimeoutError."""
-    end = time.monotonic() + within
-    while not await condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not so within {within} s")
-        await asyncio.sleep(0.02)
+def is_healthy(gateway: str) -> bool:
+    """Whether the gateway takes its one engine for healthy. Blocks."""
+    [worker] = httpx.get(f"{gateway}/workers", timeout=PATIENCE).json()["workers"]
+    return bool(worker["is_healthy"])

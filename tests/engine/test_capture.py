@@ -5,17 +5,19 @@ The judge is the engine's own log of requests. Its weights are random, and so ar
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
-from tests.engine.engines import Engine, until
+from tests.engine.engines import Engine, is_healthy
 from tests.engine.request_log import Answered, RequestLog
 from tests.engine.sglang.places import Installed
 from tests.fleets import AgentSession, ProxyProcess
-from tests.waiting import PATIENCE
+from tests.processes import Server
+from tests.waiting import PATIENCE, eventually
 
 JSON = Any
 LONG = 1200
@@ -141,13 +143,9 @@ class Talk:
 
     async def begun(self, engine: Engine, *, tokens: int = 100) -> None:
         """The engine is asked, as text is held back where random words happen to begin a tool call."""
-
-        async def enough() -> bool:
-            if self._task.done():
-                await self._task
-            return await engine.tokens_held() > tokens
-
-        await until(enough)
+        await eventually(lambda: self._task.done() or engine.tokens_held() > tokens)
+        if self._task.done():
+            raise AssertionError(f"it has ended: {await self._task}")
 
     async def leave(self) -> None:
         self._task.cancel()
@@ -181,14 +179,14 @@ async def talking(session: AgentSession, engine: Engine, tokens: int) -> AsyncIt
 
 
 async def pause_update_continue(
-    session: AgentSession, engine: Engine, sglang: Installed, *, mode: str, seconds_paused: float = 0
+    session: AgentSession, engine: Engine, sglang: Installed, *, mode: str, until: Callable[[], object] = lambda: True
 ) -> None:
-    """What a trainer does: pause, new weights into the engines, tell the version, go on."""
+    """What a trainer does: pause, new weights into the engines, tell the version, go on. `until`: paused so long."""
     with session.proxy.admin() as admin:
         assert (await asyncio.to_thread(admin.post, "/pause", json={"mode": mode})).status_code == 200
         weights = {"model_path": str(sglang.model("second")), "weight_version": "2", "flush_cache": mode != "in_place"}
         assert (await engine.post("/update_weights_from_disk", weights)).status == 200
-        await asyncio.sleep(seconds_paused)
+        await eventually(until)
         assert (await asyncio.to_thread(admin.put, "/version", json={"version": 2})).status_code == 200
         assert (await asyncio.to_thread(admin.post, "/continue", json={})).status_code == 200
 
@@ -233,11 +231,18 @@ async def test_each_token_of_a_turn_has_the_version_it_was_made_with(
 
 
 async def test_a_pause_so_long_that_the_gateway_takes_the_engine_for_dead_loses_nothing(
-    session: AgentSession, talk: Talk, real_engine: Engine, sglang: Installed, version_one_again: None
+    session: AgentSession,
+    talk: Talk,
+    real_engine: Engine,
+    real_gateway: Server,
+    sglang: Installed,
+    version_one_again: None,
 ) -> None:
     """Neither the turn that it cuts nor a call that comes meanwhile, with the retries that an SDK makes by default."""
     held = asyncio.create_task(held_by_the_pause(real_engine, session.proxy.start_session()))
-    await pause_update_continue(session, real_engine, sglang, mode="abort", seconds_paused=20)
+    await pause_update_continue(
+        session, real_engine, sglang, mode="abort", until=lambda: not is_healthy(real_gateway.url)
+    )
     assert await talk.finish_reason() == "length"
     [turn] = session.turns()
     assert turn["completion_tokens"] == LONG
@@ -246,10 +251,7 @@ async def test_a_pause_so_long_that_the_gateway_takes_the_engine_for_dead_loses_
 
 
 async def held_by_the_pause(engine: Engine, session: AgentSession) -> str | None:
-    async def paused() -> bool:
-        return (await engine.get("/ready")).status == 503
-
-    await until(paused)
+    await eventually(lambda: httpx.get(f"{engine.url}/ready", timeout=PATIENCE).status_code == 503)
     async with session.async_client(max_retries=openai.DEFAULT_MAX_RETRIES) as client:
         reply = await client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=5
@@ -260,7 +262,7 @@ async def held_by_the_pause(engine: Engine, session: AgentSession) -> str | None
 async def test_a_deleted_session_ends_the_work_at_the_engine(
     session: AgentSession, endless_talk: Talk, real_engine: Engine
 ) -> None:
-    assert await real_engine.running_requests() == 1
+    assert await asyncio.to_thread(real_engine.running_requests) == 1
     with session.proxy.admin() as admin:
         assert (await asyncio.to_thread(admin.delete, f"/sessions/{session.session_id}")).status_code == 204
     await nothing_runs(real_engine)
@@ -272,14 +274,11 @@ async def test_a_deleted_session_ends_the_work_at_the_engine(
 async def test_a_client_that_leaves_ends_the_work_at_the_engine(
     session: AgentSession, endless_talk: Talk, real_engine: Engine
 ) -> None:
-    assert await real_engine.running_requests() == 1
+    assert await asyncio.to_thread(real_engine.running_requests) == 1
     await endless_talk.leave()
     await nothing_runs(real_engine)
     assert session.turns() == []
 
 
 async def nothing_runs(engine: Engine) -> None:
-    async def idle() -> bool:
-        return await engine.running_requests() == 0
-
-    await until(idle, within=30)
+    await eventually(lambda: engine.running_requests() == 0)

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from examples.claude_code.agents import GROUP
 from examples.claude_code.tasks import TASKS
-from tests.agents.programs import claude_code, fetched
 from tests.engine.sglang.places import Installed
 from tests.paths import ROOT
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, SGLANG_START
 
-SECONDS = 600
 LOOK = """
 import json, sys, torch
 batch = torch.load(sys.argv[1])
@@ -22,14 +20,11 @@ print(json.dumps({"rewards": float(batch["rewards"].sum()), "rows": len(batch["i
 """
 
 
-@pytest.mark.timeout(SECONDS + PATIENCE)
-def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(
-    sglang: Installed, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    fetched(claude_code, request)
+@pytest.mark.timeout(SGLANG_START + PATIENCE)
+def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(sglang: Installed, tmp_path: Path) -> None:
     file = tmp_path / "batch.pt"
     line = [sys.executable, "-m", "examples.claude_code", "--output", str(file)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=SGLANG_START, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = {task.name: re.findall(rf"^{task.name} +\d+ +([\d.]+)", done.stdout, re.MULTILINE) for task in TASKS}
     rewards = {name: sorted(rows) for name, rows in shown.items()}

@@ -15,7 +15,7 @@ from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed
 from tests.engine.test_capture import assert_kept
 from tests.fleets import AgentSession, ProxyProcess
-from tests.integration.proxy.test_three_dialects import assembled, post
+from tests.integration.proxy.dialect_calls import assembled, post
 from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, WRITTEN, answered
 from tests.waiting import PATIENCE
 

@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.engine.engines import Engine, Generation, until
+from tests.engine.engines import Engine, Generation, is_healthy
 from tests.processes import Server
+from tests.waiting import comes_true, eventually
 
 ENDLESS = 8000
 """Tokens that take the engine far longer than any test waits for it to stop."""
@@ -24,19 +25,12 @@ def body(*, stream: bool, max_new_tokens: int = ENDLESS, rid: str | None = None)
 
 async def in_flight(gateway: Engine, engine: Engine, *, stream: bool) -> Generation:
     generation = gateway.start(body(stream=stream))
-
-    async def running() -> bool:
-        return await engine.running_requests() > 0
-
-    await until(running)
+    await eventually(lambda: engine.running_requests() > 0)
     return generation
 
 
 async def idle(engine: Engine) -> None:
-    async def nothing_runs() -> bool:
-        return await engine.running_requests() == 0
-
-    await until(nothing_runs, within=30)
+    await eventually(lambda: engine.running_requests() == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -71,10 +65,7 @@ async def test_the_engine_is_told_directly_to_abort(gateway: Engine, real_engine
 
 
 async def begun(generation: Generation) -> None:
-    async def some() -> bool:
-        return len(generation.events) > 3
-
-    await until(some)
+    await comes_true(lambda: len(generation.events) > 3)
 
 
 async def test_an_engine_paused_for_long_is_not_lost_to_the_gateway(gateway: Engine, real_engine: Engine) -> None:
@@ -84,17 +75,9 @@ async def test_an_engine_paused_for_long_is_not_lost_to_the_gateway(gateway: Eng
     used again.
     """
     await real_engine.pause("abort")  # paused in another way it keeps a whole processor busy
-
-    async def healthy() -> bool:
-        worker = (await gateway.get("/workers")).body["workers"][0]
-        return bool(worker["is_healthy"])
-
-    async def unhealthy() -> bool:
-        return not await healthy()
-
-    await until(unhealthy)
+    await eventually(lambda: not is_healthy(gateway.url))
     refused = await gateway.generate(body(stream=False, max_new_tokens=1))
     assert (refused.status, refused.body["error"]["code"]) == (503, "no_available_workers")
     await real_engine.go_on()
-    await until(healthy)
+    await eventually(lambda: is_healthy(gateway.url))
     assert (await gateway.generate(body(stream=False, max_new_tokens=1))).status == 200

@@ -14,11 +14,12 @@ from tests.engine.engines import Engine
 from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed
 from tests.fleets import ProxyProcess
-from tests.integration.proxy.test_observability import samples
+from tests.integration.proxy.metrics import samples
 from tests.paths import ROOT
 from tests.processes import Server, free_port
+from tests.waiting import SGLANG_START
 
-SECONDS = 800
+SECONDS = 2 * SGLANG_START
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def proxy(fleet_file: Path, real_engine: Engine, sglang: Installed) -> "ProxyPro
     return ProxyProcess(0, port, fleet_file.parent / "proxy", settings)
 
 
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + SGLANG_START)
 def test_what_is_exported_is_what_the_weights_of_each_version_say(
     proxy: ProxyProcess, fleet_file: Path, sglang: Installed, tmp_path: Path
 ) -> None:

@@ -12,9 +12,10 @@ from tests.engine.request_log import RequestLog
 from tests.engine.sglang import launch
 from tests.engine.sglang.places import HERE, Installed
 from tests.fleets import AgentSession, ProxyProcess
-from tests.integration.proxy.test_ignored_fields import named
+from tests.integration.proxy.calls import named
 from tests.unit.proxy.tokens.models.call_replies import HELD
 from tests.unit.proxy.tokens.test_call_grammar import ALL, Holding, called, wanted
+from tests.waiting import SGLANG_START
 
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 CHOICES = [
@@ -130,7 +131,7 @@ def test_what_the_engines_compiler_draws_is_read_as_the_calls_of_every_format(
     asked, drawn = tmp_path / "cases", tmp_path / "drawn"
     asked.write_text(json.dumps(cases))
     command = [str(sglang.python), str(HERE / "draw.py"), str(asked), str(drawn)]
-    done = subprocess.run(command, env=launch.environment(sglang), capture_output=True, text=True, timeout=480)
+    done = subprocess.run(command, env=launch.environment(sglang), capture_output=True, text=True, timeout=SGLANG_START)
     assert done.returncode == 0, done.stderr[-2000:]
     for each, tags in zip(holdings, json.loads(drawn.read_text()), strict=True):
         for holding, tag in zip(each, tags, strict=True):

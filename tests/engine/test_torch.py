@@ -9,23 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engine.sglang.places import find
+from tests.engine.sglang.places import Installed
 from tests.fleets import running_fleet
 from tests.paths import ROOT
 
 HERE = Path(__file__).parent / "torch"
-SECONDS = 600 + 20 * int(os.environ.get("ROLLOUTFLEET_TEST_STEPS", "0"))
+SECONDS = 600
 PROXIES = "ROLLOUTFLEET_TEST_PROXIES"
 RUN = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 """Of what that environment has not, pytest and its plugins come from this one."""
-
-
-@pytest.fixture(scope="module")
-def python() -> Path:
-    installed = find()
-    if installed is None:
-        pytest.skip("needs PyTorch, which `make sglang` installs")
-    return installed.python
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +28,12 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="they run here, where PyTorch is")
 @pytest.mark.timeout(SECONDS + 60)
-def test_with_torch(python: Path, proxies: str, tmp_path: Path) -> None:
+def test_with_torch(sglang: Installed, proxies: str, tmp_path: Path) -> None:
     """One process runs them all: it takes seconds to load PyTorch."""
     ours = [str(ROOT / name) for name in ("client", "proxy", "operator", "engine", ".")]
     options = ["-q", "-rP", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
     done = subprocess.run(
-        [str(python), "-c", RUN, sysconfig.get_path("purelib"), *options, str(HERE)],
+        [str(sglang.python), "-c", RUN, sysconfig.get_path("purelib"), *options, str(HERE)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(ours), "OMP_NUM_THREADS": "1", PROXIES: proxies},
         stdin=subprocess.DEVNULL,
@@ -52,17 +44,3 @@ def test_with_torch(python: Path, proxies: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     print(done.stdout)
-
-
-def test_without_torch_everything_else_works_and_this_says_what_to_install() -> None:
-    if importlib.util.find_spec("torch") is not None:
-        pytest.skip("PyTorch is installed here")
-    import rolloutfleet
-    from rolloutfleet.remote_tensors import RemoteTensors
-
-    assert rolloutfleet.__doc__
-    with pytest.raises(ImportError, match="pip install torch"):
-        import rolloutfleet.torch
-    with pytest.raises(ImportError, match="pip install torch"):
-        RemoteTensors([], "key")
-    RemoteTensors([], "key", framework="numpy").close()

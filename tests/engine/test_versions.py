@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import pytest
-from tests.engine.engines import Engine, Generation, Reply, until
+from tests.engine.engines import Engine, Generation, Reply
 from tests.engine.sglang.places import Installed
+from tests.waiting import comes_true
 
 TURN_TOKENS = 1200
 TOKENS_BEFORE_UPDATE = 100
@@ -44,10 +45,7 @@ def turn_body(prompt: list[int], *, max_new_tokens: int = TURN_TOKENS, stream: b
 
 
 async def midway(generation: Generation) -> None:
-    async def enough_seen() -> bool:
-        return len(generation.events) > TOKENS_BEFORE_UPDATE
-
-    await until(enough_seen)
+    await comes_true(lambda: len(generation.events) > TOKENS_BEFORE_UPDATE)
 
 
 async def judged(engine: Engine, prompt: list[int], output: list[int]) -> list[float]:

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
-from tests.engine.engines import JSON, Engine, Generation, Reply, until
+from tests.engine.engines import JSON, Engine, Generation, Reply
 from tests.engine.sglang.launch import CONTEXT_LENGTH
 from tests.engine.shapes import ABSENT, Difference, Shape, differences, shape_of, shape_of_stream
+from tests.waiting import comes_true, eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +272,10 @@ async def in_flight(
     """A long generation that has begun to make tokens."""
     request = generate(f"{name} {stream}", max_new_tokens=max_new_tokens, stream=stream, rid=rid or LEFT_OUT)
     generation = engine.start(request.body)
-
-    async def begun() -> bool:
-        return len(generation.events) > 3 if stream else await engine.running_requests() > 0
-
-    await until(begun)
+    if stream:
+        await comes_true(lambda: len(generation.events) > 3)
+    else:
+        await eventually(lambda: engine.running_requests() > 0)
     return generation
 
 
@@ -337,11 +337,7 @@ async def new_weights_in_place(engine: Engine, stream: bool) -> list[Reply]:
 async def left_by_its_caller(engine: Engine, stream: bool) -> list[Reply]:
     generation = await in_flight(engine, stream=stream, name="left by its caller")
     await generation.leave()
-
-    async def ended() -> bool:
-        return await engine.running_requests() == 0
-
-    await until(ended)
+    await eventually(lambda: engine.running_requests() == 0)
     return []
 
 

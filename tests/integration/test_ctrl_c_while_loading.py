@@ -11,6 +11,7 @@ from typing import IO
 
 import psutil
 import pytest
+from tests.waiting import PATIENCE
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def test_no_traceback(module: str) -> None:
     with loading(module, "asyncio") as (process, said):
         process.send_signal(signal.SIGINT)
         rest = said.read()
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(PATIENCE) == -signal.SIGINT
     assert "Traceback" not in rest and "KeyboardInterrupt" not in rest, rest[-2000:]
 
 
@@ -55,7 +56,7 @@ def test_a_proxys_worker_leaves_it_to_its_parent() -> None:
         [worker] = psutil.Process(process.pid).children()
         worker.send_signal(signal.SIGINT)
         rest = said.read()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert "Traceback" not in rest and "KeyboardInterrupt" not in rest, rest[-2000:]
 
 

@@ -4,23 +4,22 @@ import contextlib
 import errno
 import gc
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 import psutil
 import pytest
+from tests.waiting import until
 
 Kind = Literal["tmpfs", "ext4"]
 
-UNMOUNT_TIMEOUT: Final = 30.0
 _SIZES: Final = (2**20, 2**16, 2**12, 1)
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, megabytes: int, kind: Kind = "tmpfs") -> Iterator[Path]:
-    """A disk mounted on this folder, until the block ends. Skips the test where none can be mounted."""
+    """A disk mounted on this folder, until the block ends. Fails the test where none can be mounted."""
     folder.mkdir(parents=True, exist_ok=True)
     image = folder.with_name(f"{folder.name}.img")
     if kind == "tmpfs":
@@ -33,7 +32,7 @@ def small_disk(folder: Path, *, megabytes: int, kind: Kind = "tmpfs") -> Iterato
     mounted = subprocess.run(command, capture_output=True, text=True)
     if mounted.returncode:
         image.unlink(missing_ok=True)
-        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
+        pytest.fail(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:
@@ -45,14 +44,17 @@ def unmount(folder: Path) -> None:
     """Take a disk away, once nothing holds it: the files of a killed process are closed a moment after it is gone, and
     those of a connection to a store in this process only when the object is freed (its statements outlive `close()`).
     """
-    deadline = time.monotonic() + UNMOUNT_TIMEOUT
-    while (done := subprocess.run(["umount", str(folder)], capture_output=True, text=True)).returncode:
-        if time.monotonic() > deadline:
-            held = list(_holders(folder))
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)  # else no later run can tidy up
-            pytest.fail(f"{done.stderr.strip()}; held by {held}")
+
+    def is_unmounted() -> bool:
         gc.collect()
-        time.sleep(0.1)
+        return subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0
+
+    try:
+        until(is_unmounted)
+    except AssertionError:
+        held = list(_holders(folder))
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # else no later run can tidy up
+        pytest.fail(f"it can't be unmounted; held by {held}")
 
 
 def _holders(folder: Path) -> Iterator[tuple[int, str]]:

@@ -1,53 +1,54 @@
 """Unit tests: within the test's own process, by a clock that the loop hands out, and without a port."""
 
 import asyncio
+import contextlib
 import multiprocessing.util
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohappyeyeballs
 import pytest
-from tests.unit.guard import Guard
+from tests.unit.guard import GUARD
 from tests.unit.loop import UnitLoop, start_connection, tracked_wrap_future
 
 from rolloutfleet_proxy.store.writer import Writer
 
-GUARD = Guard()
 
-
-@pytest.fixture(scope="session", autouse=True)
-def ways_out_of_the_loop() -> Iterator[None]:
-    """The loop knows who works for it elsewhere, and aiohttp asks it for connections."""
-    submit = Writer.submit
-
+def _awaited(submit: Callable[..., Any]) -> Callable[..., Any]:
     def submit_awaited(self: Writer, *args: Any, **options: Any) -> Any:
         future = submit(self, *args, **options)
         loop = future.get_loop()
         return loop.awaits(future) if isinstance(loop, UnitLoop) else future
 
-    def no_process(*_: Any) -> int:
-        GUARD.refuse("starts a process")
-        raise AssertionError
+    return submit_awaited
 
+
+@contextlib.contextmanager
+def ways_out_of_the_loop() -> Iterator[None]:
+    """The loop knows who works for it elsewhere, and aiohttp asks it for connections."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "new_event_loop", UnitLoop)
         patched.setattr(asyncio.events, "new_event_loop", UnitLoop)
-        patched.setattr(Writer, "submit", submit_awaited)
+        patched.setattr(Writer, "submit", _awaited(Writer.submit))
         wrap = tracked_wrap_future(asyncio.wrap_future)
         patched.setattr(asyncio, "wrap_future", wrap)
         patched.setattr(asyncio.futures, "wrap_future", wrap)
         patched.setattr(aiohappyeyeballs, "start_connection", start_connection)
-        patched.setattr(multiprocessing.util, "spawnv_passfds", no_process)
+        patched.setattr(multiprocessing.util, "spawnv_passfds", lambda *_: GUARD.refuse("starts a process"))
+        # The store's writer has got the real one: for so long it gathers what is to be committed together.
+        patched.setattr(time, "sleep", lambda _: GUARD.refuse("sleeps"))
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Any:
-    GUARD.test = item.nodeid
-    try:
-        return (yield)
-    finally:
-        GUARD.test = None
+    with ways_out_of_the_loop():
+        GUARD.test = item.nodeid
+        try:
+            return (yield)
+        finally:
+            GUARD.test = None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,8 @@ Ts = TypeVarTuple("Ts")
 
 TICK: Final = 1e-6
 """Seconds that pass at the least with a timer: without them one due in no time would never be past."""
+BUSY: Final = 1_000
+"""Rounds of the loop from which on time passes all the same: somebody waits for the last bit of a float."""
 FIRST_PORT: Final = 20_000
 
 ProtocolFactory = Callable[[], Any]
@@ -30,12 +32,18 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000.0
+        self.rounds = 0
+        """Without anything to wait for, or to read."""
         self.threads_work: Callable[[], bool] = lambda: False
 
     def select(self, timeout: float | None = None) -> Any:
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
+            self.rounds = 0 if ready else self.rounds + 1
+            if self.rounds > BUSY and not self.threads_work():
+                self.now += TICK
             return ready
+        self.rounds = 0
         if timeout is None or self.threads_work():
             return super().select(None)
         self.now += max(timeout, TICK)
@@ -91,6 +99,7 @@ class UnitLoop(asyncio.SelectorEventLoop):
     def awaits(self, future: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
         """No time passes until a thread has ended this future."""
         self._awaited.add(future)
+        future.add_done_callback(self._awaited.discard)
         return future
 
     def run_in_executor(
@@ -99,7 +108,6 @@ class UnitLoop(asyncio.SelectorEventLoop):
         return self.awaits(super().run_in_executor(executor, func, *args))
 
     def _threads_work(self) -> bool:
-        self._awaited = {future for future in self._awaited if not future.done()}
         return bool(self._awaited)
 
     # Connections

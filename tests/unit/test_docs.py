@@ -96,7 +96,7 @@ def test_every_file_that_a_task_names_is_there() -> None:
     tasks = (ROOT / "CONTRIBUTING.md").read_text().partition("## Tasks")[2]
     named = set(re.findall(r"`([\w/]+\.py)`", tasks))
     assert "store/trajectories.py" in named
-    folders = (ROOT, PROXY, ROOT / "operator" / "rolloutfleet_operator", ROOT / "tests" / "operator" / "policy")
+    folders = (ROOT, PROXY, ROOT / "operator" / "rolloutfleet_operator", ROOT / "tests/unit/operator/policy")
     assert {name for name in named if not any((folder / name).is_file() for folder in folders)} == set()
 
 

@@ -91,7 +91,7 @@ def prepare(
 ) -> None:
     """Make and cache all that takes long (programs, the node image), and no cluster yet."""
     settings = _settings(name=name)
-    for program in binaries.BARE_API:
+    for program in (*binaries.BARE_API, "helm"):
         binaries.program(program)
     why_not = lifecycle.why_not(settings)
     if why_not is not None and if_possible:

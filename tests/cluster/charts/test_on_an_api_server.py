@@ -11,13 +11,12 @@ from typing import Any, Final
 import pytest
 import yaml
 from tests.cluster.apiserver import ApiServer, running
-from tests.unit.charts import raw
-from tests.unit.charts.helm import CHART, NAMESPACE, HelmFailed, helm, template, the
+from tests.cluster.charts import raw
+from tests.cluster.charts.helm import NAMESPACE, HelmFailed, helm, template, the
+from tests.unit.charts.values import CHART
 from tests.waiting import until
 
 from rolloutfleet_operator import crd
-
-pytestmark = pytest.mark.apiserver
 
 REPOSITORY: Final = CHART.parents[1]
 EXAMPLES: Final = sorted(raw.FILE.parent.glob("fleet-*.yaml"))

@@ -18,8 +18,6 @@ from tests.processes import free_port
 import rolloutfleet
 from rolloutfleet_operator import crd
 
-pytestmark = pytest.mark.apiserver
-
 UNKNOWN: Final = "spec.sessions.maxHold"
 """What the earlier release has no field for. The definition of this one gives it a default, so every fleet has it."""
 WITHOUT: Final = {

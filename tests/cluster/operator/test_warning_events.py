@@ -3,16 +3,12 @@
 import asyncio
 from typing import Any
 
-import pytest
 import yaml
 from kubernetes.aio.client import ApiClient, Configuration
 from tests.cluster.apiserver import ApiServer
 
 from rolloutfleet_operator.cluster.api import Api
-from rolloutfleet_operator.cluster.observe import Warnings
 from rolloutfleet_operator.cluster.warning_events import CACHE_TTL, WarningEvents
-
-pytestmark = pytest.mark.apiserver
 
 SAID_AT = 1_767_225_600.0
 
@@ -64,34 +60,5 @@ def test_they_are_read_once_for_all_who_ask_at_about_the_same_time(apiserver: Ap
             assert apiserver.lists("events") == lists + 2
         finally:
             await api.close()
-
-    asyncio.run(play())
-
-
-def test_where_they_cant_be_read_nobody_tries_again_at_once() -> None:
-    """Else those who wait would try one after another, each for as long as a request may take."""
-
-    async def play() -> None:
-        nowhere = Api(ApiClient(Configuration(host="http://127.0.0.1:9")))
-        now, tries = 100.0, 0
-
-        def clock() -> float:
-            return now
-
-        class Counted(WarningEvents):
-            async def _list(self, namespace: str) -> Warnings:
-                nonlocal tries
-                tries += 1
-                return await super()._list(namespace)
-
-        warning_events = Counted(nowhere, clock)
-        try:
-            told = await asyncio.gather(*(warning_events.of("any") for _ in range(8)))
-            assert tries == 1 and not any(each.by_uid for each in told)
-            now += CACHE_TTL
-            await warning_events.of("any")
-            assert tries == 2
-        finally:
-            await nowhere.close()
 
     asyncio.run(play())

@@ -93,7 +93,7 @@ def main() -> None:
         remove()
         return
     if sys.platform != "linux":
-        raise SystemExit("The real SGLang runs on Linux only; `make test-fast` does without it.")
+        raise SystemExit("The real SGLang runs on Linux only; the other parts of the tests do without it.")
     print(f"The real SGLang stands in {install().environment}")
 
 

@@ -4,28 +4,14 @@ import importlib.util
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
-
-from rolloutfleet.remote_tensors import FetchBuffer, RemoteTensors
+from tests.engine.torch.keepers import Keepers
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]
 
 PROXIES = "ROLLOUTFLEET_TEST_PROXIES"
-
-
-@dataclass(frozen=True)
-class Keepers:
-    """The proxies of a fleet, its engine behind them."""
-
-    urls: list[str]
-    key: str
-
-    def tensors(self, **options: Any) -> RemoteTensors:
-        return RemoteTensors(self.urls, self.key, **{"buffer": FetchBuffer(), **options})
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,13 @@ import logging
 import os
 import sys
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.remote_tensors import RemoteTensors, ShardsMissing, fetch_buffer_stats
 from rolloutfleet.torch import clear_batches
@@ -23,6 +22,8 @@ from rolloutfleet.torch import fetch_buffer_stats as stats_of_all
 
 WORLD = 4
 HEAD = 0
+FETCHES = 2_000
+"""Which a thread makes while an owner is slow to let go."""
 
 
 class Rank:
@@ -162,21 +163,22 @@ def a_fetch_behind_the_clear(rank: Rank) -> Any:
 def a_thread_goes_on_fetching(rank: Rank) -> Any:
     """The head's owners are slow to let go, and a thread of the last rank fetches all the while."""
     references = rank.given(rank.put(1) if rank.rank == HEAD else None)
-    go = rank.folder / "go"
-    enough = time.monotonic() + 2
+    deleting, go = rank.folder / "deleting", rank.folder / "go"
 
     def fetch_until_it_is_gone() -> None:
+        fetches = 0
         while True:
             try:
                 rank.fetch(references)
             except ShardsMissing:
                 return
-            if time.monotonic() > enough:
+            fetches += deleting.exists()
+            if fetches == FETCHES:
                 go.touch()
 
     def slowly(references: Any) -> Any:
-        while not go.exists():
-            time.sleep(0.05)
+        deleting.touch()
+        until(go.exists)
         return delete(references)
 
     delete = rank.tensors.delete

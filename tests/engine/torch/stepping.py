@@ -1,4 +1,4 @@
-"""One rank of four, 2 data by 2 tensor, that trains step after step; run by test_steps.py, a process each.
+"""One rank of four, 2 data by 2 tensor, that trains step after step; run by steps.py, a process each.
 
 The head leases a trajectory as shards and puts a step's images; all ranks fetch both; all clear; the head acknowledges.
 Memory after every step goes to a file. Asked to, the last rank dies in the last step: the head acknowledges nothing.
@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import httpx
 import torch
 import torch.distributed as dist
-from tests.waiting import PATIENCE
+from tests.engine.torch.steps import LEASE_SECONDS, WORLD
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet import Fleet, Whereabouts
 from rolloutfleet.fleet import Session
@@ -24,10 +24,8 @@ from rolloutfleet.remote_tensors import RemoteTensors, fetch_buffer_stats
 from rolloutfleet.torch import clear_batches, to_packed
 from rolloutfleet_proxy.process.allocator import find_trim
 
-WORLD = 4
 HEAD = 0
 IMAGES = 10
-LEASE_SECONDS = 5.0
 
 
 def main() -> None:
@@ -80,8 +78,8 @@ def _step(fleet: Fleet, tensors: RemoteTensors, nbytes: int) -> Any:
 
 def _talk(session: Session) -> None:
     """One turn. A proxy's worker may be killed under the call, which is then made again."""
-    until = time.monotonic() + PATIENCE
-    while True:
+
+    def answered() -> bool:
         try:
             httpx.post(
                 f"{session.base_url}/chat/completions",
@@ -89,11 +87,11 @@ def _talk(session: Session) -> None:
                 json={"messages": [{"role": "user", "content": "Tell me of it"}], "max_tokens": 16},
                 timeout=PATIENCE,
             ).raise_for_status()
-            return
         except httpx.TransportError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+            return False
+        return True
+
+    until(answered)
 
 
 def _die(rank: int, tensors: RemoteTensors, held: list[Any]) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.client.fleet.test_annotating import BRANCHED, said, trajectory
-from tests.unit.client.fleet.test_annotating import row as trained
+from tests.unit.client.fleet.rows import BRANCHED, said, trajectory
+from tests.unit.client.fleet.rows import row as trained
 
 from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.torch import to_batch, to_packed

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from tests.engine.torch.conftest import Keepers
+from tests.engine.torch.keepers import Keepers
 from tests.waiting import PATIENCE
 from torch.utils.data import DataLoader
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.engine.torch.conftest import Keepers
+from tests.engine.torch.keepers import Keepers
 from tests.engine.torch.ranks import WORLD
 from tests.waiting import PATIENCE
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.engine.torch.conftest import Keepers
+from tests.engine.torch.keepers import Keepers
 
 from rolloutfleet.remote_tensors.arrays import array_of, form_and_bytes
 from rolloutfleet.tensors import CODES, Form

@@ -1,13 +1,11 @@
 """`rolloutfleet show` against a running fleet, on what it left in files, and in a terminal."""
 
-import io
 import json
 import os
 import pty
 import re
 import select
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,18 +13,16 @@ from typing import Any, Literal
 import httpx
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors.numpy import save
 from tests.commands import CLI, invoke
 from tests.integration.client.fleet.agents import say
 from tests.local_fleets import Up, running
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
-from rolloutfleet.cli.conversations import By, print_tokens
 from rolloutfleet.files.forms import FileForm, part_writer
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.viewing import load_texts, merged, open_file
-from rolloutfleet.wire import Conversation, ShownTurn
+from rolloutfleet.wire import ShownTurn
 from rolloutfleet_engine.model import model_path
 
 FLEET = """\
@@ -152,38 +148,6 @@ def test_tokens_have_colours_in_a_terminal_unless_they_are_not_wanted(up: Up, se
     assert "turn\ttoken\tid\t" in plain and not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
 
 
-def turn_with(tokens: Json) -> ShownTurn:
-    return ShownTurn.model_validate(
-        dict.fromkeys(("parent_id", "reward", "trajectory_id", "trajectory_state", "timing", "tools"))
-        | {"turn_id": "t", "finish_reason": "stop", "mixed_cache": True, "number": 1, "discarded": False}
-        | {"delivered": True, "created_at": 0.0, "prompt_tokens": 1, "completion_tokens": 3, "new_prompt_tokens": 1}
-        | {"leases": [], "template_kwargs": None, "messages": [], "tokens": tokens}
-    )
-
-
-@pytest.mark.parametrize("by", [By.VERSION, By.MASK, By.MISMATCH])
-def test_colours_tell_versions_what_is_trained_and_how_far_the_trainer_is(by: By) -> None:
-    turn = turn_with(
-        {
-            "start": 0,
-            "input_ids": [1, 2, 3, 4],
-            "texts": ["prompt", "old", "new", "none"],
-            "logprobs": [0.0, -1.0, -1.0, -1.0],
-            "versions": [-1, 4, 5, 5],
-            "loss_mask": [0, 1, 1, 0],
-            "annotations": {"logprobs": [None, -1.001, -2.0, None]},
-        }
-    )
-    written = io.StringIO()
-    out = Console(file=written, force_terminal=True, color_system="standard", width=100)
-    print_tokens(out, [turn], by)
-    styles = {text: style for style, text in re.findall(r"(\x1b\[[0-9;]+m)(\w+)\x1b\[0m", written.getvalue())}
-    assert styles["prompt"] == "\x1b[2m"
-    assert (styles["old"] == styles["new"]) == (by is By.MASK)
-    assert (styles["new"] == styles["none"]) == (by is By.VERSION)
-    assert (styles["none"] == styles["prompt"]) == (by is By.MISMATCH)
-
-
 @pytest.mark.parametrize("words", [(), ("--tokens",)])
 def test_hostile_content_is_text_in_a_terminal(up: Up, session: tuple[str, list[str]], words: tuple[str, ...]) -> None:
     command = (*CLI, "show", session[0], "--branch", "1", *words, "--state-dir", str(up.state))
@@ -269,10 +233,8 @@ def test_a_copy_of_a_trained_session_is_shown_like_the_session_that_it_was(up: U
         lease = fleet.export_file(session_ids=[started.session_id]).lease_id
         assert lease is not None
         fleet.end_lease(lease, acknowledge=True)
-    until, file = time.monotonic() + PATIENCE, up.state / f"kept/{started.session_id[1]}/{started.session_id}-kept.json"
-    while not file.exists():
-        assert time.monotonic() < until, "no copy is made"
-        time.sleep(0.05)
+    file = up.state / f"kept/{started.session_id[1]}/{started.session_id}-kept.json"
+    until(file.exists)
     kept = told(up, str(file), "--tokenizer", str(model_path()))
     assert (kept["name"], kept["task"], kept["kept"]) == (started.session_id, "kept", "a copy")
     for mine, theirs in zip(kept["turns"], live["turns"], strict=True):
@@ -289,25 +251,6 @@ def annotate(fleet: Fleet, session: Any, turn: str, *, note: str) -> None:
         content=save({f"{turn}/logprobs": ours}, metadata={"notes": json.dumps({turn: note})}),
         headers={"authorization": f"Bearer {fleet.whereabouts.admin_key}"},
     ).raise_for_status()
-
-
-def test_annotations_of_a_turn_on_several_pages_stay_with_their_tokens() -> None:
-    parts: list[Json] = [
-        {"start": 0, "input_ids": [1, 2], "annotations": {}},
-        {"start": 2, "input_ids": [3, 4], "annotations": {"a": [None, 0.5], "b": [1.0, 2.0]}},
-        {"start": 4, "input_ids": [5], "annotations": {"a": [0.25], "b": [3.0]}},
-    ]
-    pages = [
-        Conversation(session_id="s", branch="t", cursor=None, turns=[turn_with(part | per_token(part["input_ids"]))])
-        for part in parts
-    ]
-    (turn,) = merged(pages)
-    assert turn.tokens.annotations == {"a": [None, None, None, 0.5, 0.25], "b": [None, None, 1.0, 2.0, 3.0]}
-
-
-def per_token(ids: list[int]) -> Json:
-    zeros: list[int] = [0] * len(ids)
-    return {"texts": [str(each) for each in ids], "logprobs": zeros, "versions": zeros, "loss_mask": zeros}
 
 
 def test_what_can_not_be_shown_is_said_in_a_line(up: Up, tmp_path: Path) -> None:

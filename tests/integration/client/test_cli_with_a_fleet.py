@@ -3,10 +3,8 @@
 import asyncio
 import json
 import os
-import re
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ import openai
 import psutil
 import pytest
 from safetensors.numpy import load_file
-from tests.browser.terminals import terminal
-from tests.commands import CLI, Done, invoke, ran, suspended
+from tests.commands import Done, invoke, ran, suspended
 from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.by_turns import starts_by_turns
 from tests.local_fleets import Up, running
-from tests.waiting import PATIENCE, until
+from tests.waiting import until
 
 from rolloutfleet.fleet import Fleet
 
@@ -197,45 +194,6 @@ def test_top_in_a_pipe_shows_one_interval(up: Up) -> None:
 def test_top_refuses_what_it_does_not_know(up: Up, words: tuple[str, ...], said: str) -> None:
     done = asked(up, "top", *words)
     assert done.returncode == 2 and said in done.stderr
-
-
-def test_top_follows_the_fleet_in_a_terminal_and_leaves_it_as_it_was(up: Up, tmp_path: Path) -> None:
-    with terminal() as screen, Fleet.from_file(up.state) as fleet:
-        screen.run(*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state))
-        screen.until_shown("2 of 2 ready")
-        ends = time.monotonic() + PATIENCE
-        while not re.search(r"[1-9]\d* sampled", screen.screen()):
-            assert time.monotonic() < ends, "no tokens are shown"
-            talked(up, turns=1)
-        screen.press("s", "r")
-        screen.until_shown("now open, backwards")
-        fleet.pause()
-        screen.until_shown("   paused")
-        fleet.resume()
-        screen.until(lambda shown: "   paused" not in shown)
-        screen.resize(60, 20)
-        screen.until(lambda shown: all(len(line) <= 60 for line in shown.splitlines()) and "2 of 2 ready" in shown)
-        screen.resize(130, 30)
-        screen.record(printed := tmp_path / "printed")
-        with suspended(up.book()["proxies"][1]["pid"]):
-            # For two seconds, until its figures are given up.
-            until(lambda: "no answer for 2 s" in printed.read_text(errors="replace"))
-            shown = screen.until_shown("1 of 2 ready")
-            assert "proxy 1: " in shown and "does not answer: GET" not in shown
-        screen.until_shown("2 of 2 ready")
-        screen.press("q")
-        screen.type("echo status $?")
-        screen.until_shown("status 0")
-
-
-def test_ctrl_c_ends_top_and_the_terminal_is_as_it_was(up: Up) -> None:
-    with terminal() as screen:
-        screen.run(*CLI, "top", "--state-dir", str(up.state))
-        screen.until_shown("2 of 2 ready")
-        screen.press("C-c")
-        screen.type("echo status $?; stty -a")
-        shown = screen.until_shown(" icanon")
-        assert "status 130" in shown and " echo " in shown and "Traceback" not in shown and "ready\n" not in shown
 
 
 def test_an_export_without_a_file_shows_and_gives_back(up: Up) -> None:

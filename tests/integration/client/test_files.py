@@ -1,12 +1,10 @@
 """Exports as files: what stands in them, and that no kill loses or doubles anything."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,22 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.commands import CLI, Done, invoke, ran
-from tests.engine.sglang.places import find
+from tests.commands import ran
 from tests.fleets import Fleet as Running
 from tests.fleets import running_fleet
-from tests.integration.client.fleet.agents import talked
-from tests.integration.client.fleet.conftest import key_file, whereabouts
-from typer.testing import CliRunner
+from tests.integration.client.exports import asked, command, drained, made, read
+from tests.integration.client.fleet.conftest import whereabouts
+from tests.waiting import until
 
-from rolloutfleet.cli import app
-from rolloutfleet.cli.failures import CommandFailed
-from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder
+from rolloutfleet.files.folder import ExportFolder
 from rolloutfleet.files.forms import FileForm
 from rolloutfleet.files.writing import Progress, export_to
 from rolloutfleet.fleet import Fleet
-from rolloutfleet.fleet.trajectories import TYPES, Trajectory, read_export
-from rolloutfleet.wire import TENSORS_MEDIA_TYPE
+from rolloutfleet.fleet.trajectories import TYPES, Trajectory
 
 FORMS = list(FileForm)
 
@@ -45,74 +39,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def fleet(pair: Running) -> Iterator[Fleet]:
     with Fleet(whereabouts(pair)) as fleet:
         yield fleet
-
-
-def made(fleet: Fleet, sessions: int, *, turns: int = 2) -> dict[str, list[str]]:
-    """Turns by session, of sessions that are rewarded and closed."""
-    found = {}
-    for number in range(sessions):
-        sampling = {"overrides": {"chat_template_kwargs": {"enable_thinking": number % 2 == 0}}}
-        with fleet.start_session(f"task-{number}", metadata={"number": number}, sampling=sampling) as session:
-            talked([session], turns=turns)
-            session.reward(number / 7)
-            found[session.session_id] = [turn.turn_id for turn in session.turns()]
-    return found
-
-
-def asked(pair: Running, *words: str) -> Done:
-    return invoke(*command(pair, *words)[len(CLI) :])
-
-
-def command(pair: Running, *words: str) -> list[str]:
-    where = ("--url", pair.proxy.url, "--admin-key-file", str(key_file(pair)))
-    return [*CLI, "export", *words, *where]
-
-
-def read(folder: Path) -> list[dict[str, Any]]:
-    """The records of all finished parts, as lists."""
-    found: list[dict[str, Any]] = []
-    for part in sorted(folder.glob("part-*")):
-        if part.suffix == ".jsonl":
-            found += map(json.loads, part.read_text().splitlines())
-        elif part.suffix == ".parquet":
-            found += _parquet(part)
-        else:
-            found += _safetensors(part)
-    return found
-
-
-def _parquet(part: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet
-
-    records: list[dict[str, Any]] = pyarrow.parquet.read_table(part).to_pylist()
-    for record in records:
-        record["metadata"] = json.loads(record["metadata"])
-        for turn in record["turns"]:
-            turn["message"] = json.loads(turn["message"])
-            kwargs = turn["sampling"]["chat_template_kwargs"]
-            turn["sampling"]["chat_template_kwargs"] = kwargs and json.loads(kwargs)
-    return records
-
-
-def _safetensors(part: Path) -> list[dict[str, Any]]:
-    page = read_export(part.read_bytes(), media_type=TENSORS_MEDIA_TYPE)
-    return [
-        {
-            "trajectory_id": each.trajectory_id,
-            "session_id": each.session_id,
-            "metadata": each.metadata,
-            "reward": row.reward,
-            "turns": [turn.model_dump() for turn in each.turns],
-            **{name: np.asarray(row.tensors[name]).tolist() for name in TYPES},
-        }
-        for each in page.trajectories
-        for row in each.rows
-    ]
-
-
-def drained(fleet: Fleet) -> None:
-    with fleet.export() as export:
-        assert all(export)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -280,9 +206,8 @@ def test_what_comes_back_right_after_a_pass_is_written_by_another(
     audit = fleet.audit
 
     def audit_once_the_lease_is_over() -> Any:
-        while (found := audit()).sessions.leased:
-            time.sleep(0.05)
-        return found
+        until(lambda: not audit().sessions.leased)
+        return audit()
 
     monkeypatch.setattr(fleet, "audit", audit_once_the_lease_is_over)
     with ExportFolder(tmp_path / "out", FileForm.JSONL) as folder:
@@ -369,41 +294,6 @@ def test_a_disk_without_room_is_said_and_everything_goes_back(pair: Running, fle
     drained(fleet)
 
 
-def test_the_parquet_opens_in_datasets_and_pandas(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
-    installed = find()
-    if installed is None:
-        pytest.skip("datasets and pandas come with SGLang, which `make sglang` installs")
-    drained(fleet)
-    sessions = made(fleet, 6)
-    done = asked(pair, "--to", "parquet", "-o", str(tmp_path / "out"), "--part-size", "4Ki")
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "out").glob("part-*.parquet"))) > 1
-    kept = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    kept.pop("PYTHONPATH", None)
-    seen = ran(str(installed.python), "-c", READERS, str(tmp_path / "out"), env=kept, timeout=150)
-    assert seen.returncode == 0, seen.stderr
-    by_pandas, by_datasets = map(json.loads, seen.stdout.splitlines()[-2:])
-    assert by_pandas == by_datasets
-    ours = {
-        record["session_id"]: [record["input_ids"], record["logprobs"], record["reward"]]
-        for record in read(tmp_path / "out")
-    }
-    assert by_pandas == ours and set(ours) == set(sessions)
-
-
-READERS = """\
-import json, sys
-import pandas
-from datasets import load_dataset
-
-frame = pandas.read_parquet(sys.argv[1])
-print(json.dumps({row.session_id: [row.input_ids.tolist(), row.logprobs.astype(float).tolist(), row.reward]
-                  for row in frame.itertuples()}))
-found = load_dataset("parquet", data_dir=sys.argv[1], split="train")
-print(json.dumps({row["session_id"]: [row["input_ids"], row["logprobs"], row["reward"]] for row in found}))
-"""
-
-
 def test_most_is_at_most_and_a_safetensors_part_is_what_the_docs_say(
     pair: Running, fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -419,47 +309,3 @@ def test_most_is_at_most_and_a_safetensors_part_is_what_the_docs_say(
     assert tensors["cu_seqlens"][-1] == len(tensors["input_ids"]) == len(tensors["turn_ids"])
     assert len(tensors["rewards"]) == 3 and len(tensors["turn_rewards"]) == len(tensors["turn_rewarded"]) == 6
     assert set(tensors["turn_ids"].tolist()) == {-1, *range(6)}
-
-
-def test_what_can_not_be_is_said_before_the_fleet_is_asked(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
-    drained(fleet)
-    made(fleet, 1, turns=1)
-    (tmp_path / "a-file").write_text("")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "part-00000.jsonl").write_text("")
-    wrong = {
-        ("--to", "parquet"): "give -o DIR",
-        ("--to", "csv", "-o", str(tmp_path)): "'csv' is not one of",
-        ("--to", "parquet", "-o", str(tmp_path / "out"), "--ack"): "leave --ack out",
-        ("--to", "parquet", "-o", str(tmp_path / "out"), "--format", "json"): "leave --format out",
-        ("--to", "parquet", "-o", str(tmp_path / "out"), "--part-size", "many"): "--part-size",
-        ("--to", "parquet", "-o", str(tmp_path / "out"), "--part-size", "1"): "1Ki to 4Gi",
-        ("--to", "parquet", "-o", str(tmp_path / "a-file")): "is a file",
-        ("--to", "parquet", "-o", str(tmp_path / "other")): "has jsonl parts",
-    }
-    for words, why in wrong.items():
-        done = CliRunner().invoke(app, command(pair, *words)[3:])
-        said = str(done.exception) if isinstance(done.exception, CommandFailed) else done.output
-        assert done.exit_code == 2 or getattr(done.exception, "exit_code", None) == 2, done
-        assert why in said
-    assert not (tmp_path / "out").exists()
-    assert fleet.audit().sessions.live == 1
-    drained(fleet)
-
-
-def test_without_pyarrow_it_says_what_to_install(pair: Running, tmp_path: Path) -> None:
-    (tmp_path / "pyarrow.py").write_text("raise ImportError('no')")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    words = command(pair, "--to", "parquet", "-o", str(tmp_path / "out"))
-    done = ran(*words, env=os.environ | {"PYTHONPATH": path})
-    assert done.returncode == 2
-    assert "pip install pyarrow" in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_two_exports_do_not_share_a_folder(tmp_path: Path) -> None:
-    with ExportFolder(tmp_path, FileForm.JSONL), pytest.raises(FolderInUse), ExportFolder(tmp_path, FileForm.JSONL):
-        pass
-    with ExportFolder(tmp_path, FileForm.JSONL):
-        pass
-    with pytest.raises(WrongFolder), ExportFolder(Path(__file__), FileForm.JSONL):
-        pass

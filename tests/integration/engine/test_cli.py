@@ -59,3 +59,10 @@ def test_wrong_faults_are_said() -> None:
     )
     assert ended.returncode == 2
     assert "unknown kind `x`" in ended.stderr
+
+
+def test_a_file_of_cues_that_it_cannot_read_is_said(tmp_path: Path) -> None:
+    arguments = ["--cues", str(tmp_path / "none.json")]
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 2
+    assert "none.json" in ended.stderr.splitlines()[-1]

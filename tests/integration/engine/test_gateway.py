@@ -2,64 +2,58 @@
 
 import asyncio
 import json
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.gateways import gateway_command
-from tests.waiting import PATIENCE
+from tests.processes import serving, status
+from tests.unit.engine.asking import Asker
+from tests.waiting import START, eventually
 
 from rolloutfleet_engine.faults import Fault
 
 
 @pytest.fixture
-async def gateway(connect: Callable[[str], Any]) -> AsyncIterator[Callable[..., Any]]:
+def gateway(connect: Callable[[str], Asker], tmp_path: Path) -> Iterator[Callable[..., Asker]]:
     """Starts a gateway before engines, and gives a client of it once it serves.
 
     It gives an engine up after `failures` failed looks at its health in a row.
     """
-    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
 
-    async def starting(*engines: Any, failures: int = 3) -> Any:
-        command = gateway_command(
-            [engine.url for engine in engines],
-            {"--health-failure-threshold": failures, "--health-check-timeout-secs": 1},
-        )
-        processes.append(subprocess.Popen(command.argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        asker = connect(command.url)
-        await until_status(asker, "/readiness", 200)
-        return asker
+        def starting(*engines: Asker, failures: int = 3) -> Asker:
+            command = gateway_command(
+                [engine.url for engine in engines],
+                {"--health-failure-threshold": failures, "--health-check-timeout-secs": 1},
+            )
+            log = tmp_path / "gateway.log"
+            running = serving(
+                command.argv, port=command.port, log=log, ready_path="/readiness", deadline=START, gently=False
+            )
+            stack.enter_context(running)
+            return connect(command.url)
 
-    yield starting
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-async def until_status(asker: Any, path: str, status: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                if (await asker.http.get(path)).status_code == status:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
+        yield starting
 
 
-async def until_count(asker: Any, **counts: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not counts.items() <= (await asker.counters()).items():
-            await asyncio.sleep(0.02)
+async def until_ready(gateway: Asker, code: int) -> None:
+    """Wait until the gateway answers so where it is asked whether it is ready."""
+    await eventually(lambda: status(f"{gateway.url}/readiness") == code)
+
+
+async def until_count(engine: Asker, **counts: int) -> None:
+    await eventually(lambda: counts.items() <= httpx.get(f"{engine.url}/counters").json().items())
 
 
 async def test_answers_come_through_unchanged(
     engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]
 ) -> None:
     asker = engine(token_latency=0.002)
-    before = await gateway(asker)
+    before = gateway(asker)
     headers = {"x-smg-routing-key": "session-1"}
     body = asker.body(prompt, rid="one")
     answer = await before.http.post("/generate", json=body, headers=headers)
@@ -79,7 +73,7 @@ async def test_a_routing_key_keeps_its_engine(
     engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]
 ) -> None:
     engines = [engine(), engine()]
-    before = await gateway(*engines)
+    before = gateway(*engines)
     for turn in range(4):
         for session in range(6):
             headers = {"x-smg-routing-key": f"session-{session}"}
@@ -94,8 +88,8 @@ async def test_a_routing_key_keeps_its_engine(
 async def test_a_caller_that_leaves_is_seen(
     engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int], stream: bool
 ) -> None:
-    asker = engine(token_latency=0.05)
-    before = await gateway(asker)
+    asker = engine(token_latency=1.0)
+    before = gateway(asker)
     asking = asyncio.create_task(before.post("/generate", **before.body(prompt, stream=stream)))
     await until_count(asker, running=1)
     asking.cancel()
@@ -104,7 +98,7 @@ async def test_a_caller_that_leaves_is_seen(
 
 async def test_faults_come_through(engine: Callable[..., Any], gateway: Callable[..., Any], prompt: list[int]) -> None:
     asker = engine(faults=[Fault(kind="nan"), Fault(kind="error_429"), Fault(kind="context_length")])
-    before = await gateway(asker)
+    before = gateway(asker)
     assert "NaN" in (await before.post("/generate", **before.body(prompt))).text
     statuses = [(await before.post("/generate", **before.body(prompt))).status_code for _ in range(3)]
     assert statuses == [429, 400, 200]
@@ -115,10 +109,10 @@ async def test_a_long_pause_closes_the_gateway_until_the_engine_goes_on(
 ) -> None:
     """SGLang's health check is a generation, which a pause holds: the gateway takes the engine for dead."""
     asker = engine()
-    before = await gateway(asker, failures=1)
+    before = gateway(asker, failures=1)
     await asker.post("/pause_generation", mode="retract")
-    await until_status(before, "/readiness", 503)
+    await until_ready(before, 503)
     assert (await before.post("/generate", **before.body(prompt))).status_code == 503
     await asker.post("/continue_generation")
-    await until_status(before, "/readiness", 200)
+    await until_ready(before, 200)
     assert (await before.post("/generate", **before.body(prompt))).status_code == 200

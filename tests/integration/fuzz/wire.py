@@ -77,7 +77,7 @@ class Connection:
         with contextlib.suppress(ConnectionError):
             for number, piece in enumerate(pieces):
                 if number:
-                    await asyncio.sleep(pause)
+                    await _takes_its_time(pause)
                 self.writer.write(piece)
                 await self.writer.drain()
 
@@ -147,3 +147,10 @@ class Connection:
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
+
+
+async def _takes_its_time(seconds: float) -> None:
+    """A client that is slow on purpose: there is nothing that it could wait for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()

@@ -1,17 +1,17 @@
-"""What the gateway's flags bring: late engines are used at once, sessions stay, calls may end when it is stopped."""
+"""What the gateway's flags bring: sessions stay with their engine, and calls may end when it is stopped."""
 
 import asyncio
 import subprocess
-import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
-from tests.gateways import LOOPBACK, GatewayCommand, gateway_command
-from tests.processes import free_port
-from tests.waiting import PATIENCE
+from tests.integration.operator.gateways import started, until_status
+from tests.waiting import PATIENCE, START, comes_true, eventually
 
 from rolloutfleet_engine import server
 from rolloutfleet_engine.engine import Engine
@@ -19,24 +19,8 @@ from rolloutfleet_engine.exchange import Exchange
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import RunningEngine, running_engine
 
-SOON = 20.0
-"""Seconds that a loaded machine may take over what takes one; the gateway's own default would be 30 and more."""
 A_SECOND: dict[str, Any] = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}}
 SLOW = EngineOptions(token_latency=0.01)
-
-
-@contextmanager
-def started(
-    engine_urls: Sequence[str], flags: Mapping[str, object], *, without: Collection[str] = ()
-) -> Iterator[tuple[GatewayCommand, subprocess.Popen[bytes]]]:
-    command = gateway_command(engine_urls, flags)
-    words = [word for word in command.argv if word not in without]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield command, process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @asynccontextmanager
@@ -46,19 +30,8 @@ async def serving(
     """A gateway before one slow engine, and a client with a kept connection to it."""
     with running_engine(SLOW) as engine, started([engine.url], flags) as (command, process):
         async with httpx.AsyncClient(base_url=command.url, timeout=PATIENCE) as http:
-            await until_status(http, "/readiness", 200)
+            await until_status(f"{command.url}/readiness", 200)
             yield engine, http, process
-
-
-async def until_status(http: httpx.AsyncClient, path: str, status: int, *, within: float = PATIENCE) -> None:
-    async with asyncio.timeout(within):
-        while True:
-            try:
-                if (await http.get(path)).status_code == status:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 async def ended(process: subprocess.Popen[bytes]) -> int:
@@ -67,20 +40,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 
 async def under_way(engine: RunningEngine) -> None:
-    async with httpx.AsyncClient(base_url=engine.url) as http, asyncio.timeout(PATIENCE):
-        while (await http.get("/counters")).json()["running"] == 0:
-            await asyncio.sleep(0.02)
-
-
-async def test_an_engine_that_comes_up_after_its_gateway_is_used_within_seconds() -> None:
-    port = free_port()
-    with started([f"http://{LOOPBACK}:{port}"], {}) as (command, _):
-        async with httpx.AsyncClient(base_url=command.url) as http:
-            await until_status(http, "/liveness", 200)
-            assert (await http.get("/readiness")).status_code == 503
-            with running_engine(port=port):
-                await until_status(http, "/readiness", 200, within=SOON)
-                assert (await http.post("/generate", json=A_SECOND)).status_code == 200
+    await eventually(lambda: httpx.get(f"{engine.url}/counters").json()["running"])
 
 
 async def test_a_gateway_with_nothing_under_way_ends_at_once_whatever_its_grace_and_kept_connections() -> None:
@@ -107,16 +67,14 @@ async def test_a_call_that_outlasts_the_grace_is_given_up_and_the_engine_sees_th
         await under_way(engine)
         process.terminate()
         await ended(process)
-        async with asyncio.timeout(PATIENCE):
-            while engine.engine.calls:
-                await asyncio.sleep(0.02)
+        await comes_true(lambda: not engine.engine.calls)
         assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], httpx.TransportError)
 
 
 KEYS = tuple(f"session-{number}" for number in range(8))
 OFF = ("--disable-worker-overload-protection", "--disable-load-monitoring")
-WATCHED = 4.0
-"""Seconds in which a gateway that looks at its engines' loads each second has looked several times."""
+ROUNDS = 4
+"""In which a gateway that looks at its engines' loads as often as at their health has looked several times."""
 _NOTHING = ("dp_rank", "num_running_reqs", "num_used_tokens", "num_total_tokens")
 _NOTHING_YET = ("gen_throughput", "cache_hit_rate", "utilization")
 _ROOM = ("max_total_num_tokens", "max_running_requests")
@@ -125,18 +83,31 @@ FULL = {"num_waiting_reqs": 1000, "token_usage": 0.99}
 IDLE = {"num_waiting_reqs": 0, "token_usage": 0.0}
 
 
+@dataclass
+class Crowd:
+    """Engines whose seed is in `busy` say that their queue is long."""
+
+    busy: set[int] = field(default_factory=set)
+    checked: Counter[int] = field(default_factory=Counter)
+    """How often each engine was asked for its health."""
+
+
 @pytest.fixture
-def crowd(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Engines whose seed is put here say that their queue is long."""
-    busy: set[int] = set()
+def crowd(monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    told, health = Crowd(), server.ROUTES["GET", "/health"]
 
     async def loads(engine: Engine, exchange: Exchange) -> None:
-        load = LOAD | (FULL if engine.options.seed in busy else IDLE)
+        load = LOAD | (FULL if engine.options.seed in told.busy else IDLE)
         head = {"timestamp": "2026-01-01T00:00:00+00:00", "version": "0.5.23", "num_accelerators": 1}
         await exchange.answer(head | {"loads": [load]})
 
+    async def checked(engine: Engine, exchange: Exchange) -> None:
+        told.checked[engine.options.seed] += 1
+        await health(engine, exchange)
+
     monkeypatch.setitem(server.ROUTES, ("GET", "/v1/loads"), loads)
-    return busy
+    monkeypatch.setitem(server.ROUTES, ("GET", "/health"), checked)
+    return told
 
 
 async def call_all(http: httpx.AsyncClient) -> None:
@@ -153,29 +124,26 @@ async def seated(engine: RunningEngine) -> set[str]:
 
 
 @pytest.mark.parametrize("without", [(), OFF], ids=["a fleet's gateway", "with its protection from overload"])
-async def test_sessions_stay_with_their_engine_however_busy_it_is(crowd: set[int], without: Collection[str]) -> None:
+async def test_sessions_stay_with_their_engine_however_busy_it_is(crowd: Crowd, without: Collection[str]) -> None:
     """They would not with the gateway's protection from overload, which is on by itself."""
     flags, moved = {"--load-monitor-interval": 1}, without == OFF
     with running_engine(EngineOptions(seed=0)) as one, running_engine(EngineOptions(seed=1)) as other:
         engines = (one, other)
         with started([engine.url for engine in engines], flags, without=without) as (command, _):
             async with httpx.AsyncClient(base_url=command.url, timeout=PATIENCE) as http:
-                await until_healthy(http, len(engines))
+                await eventually(lambda: healthy(command.url) == len(engines), seconds=START)
                 await call_all(http)
-                crowd.add(0 if KEYS[0] in await seated(one) else 1)
-                until = time.monotonic() + (PATIENCE if moved else WATCHED)
-                while not (both := await seated(one) & await seated(other)) and time.monotonic() < until:
+                crowd.busy.add(0 if KEYS[0] in await seated(one) else 1)
+                ends = crowd.checked + Counter({engine.engine.options.seed: ROUNDS for engine in engines})
+                while not (both := await seated(one) & await seated(other)) and (moved or not crowd.checked >= ends):
                     await call_all(http)
                 assert bool(both) == moved
 
 
-async def until_healthy(http: httpx.AsyncClient, engines: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                workers = (await http.get("/workers")).json()["workers"]
-                if sum(worker["is_healthy"] for worker in workers) == engines:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
+def healthy(gateway: str) -> int:
+    """How many engines it knows to be."""
+    try:
+        workers = httpx.get(f"{gateway}/workers", trust_env=False).json()["workers"]
+    except httpx.TransportError:
+        return 0
+    return sum(worker["is_healthy"] for worker in workers)

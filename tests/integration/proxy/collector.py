@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,12 +47,16 @@ class OtlpReceiver:
 
     def wait(self, chosen: Callable[[Received], bool], *, count: int = 1) -> list[Received]:
         """So many spans that are chosen, as soon as they have come."""
-        until = time.monotonic() + PATIENCE
+
+        def found() -> list[Received]:
+            return [span for span in self.spans() if chosen(span)]
+
         with self.arrived:
-            while len(found := [span for span in self.spans() if chosen(span)]) < count:
-                assert self.arrived.wait(until - time.monotonic()), f"{len(found)} of {count} came: {self.spans()}"
-        assert len(found) == count, found
-        return found
+            came = self.arrived.wait_for(lambda: len(found()) >= count, PATIENCE)
+            assert came, f"{len(found())} of {count} came: {self.spans()}"
+            it = found()
+        assert len(it) == count, it
+        return it
 
     def of_request(self, request_id: str, *, count: int = 1) -> list[Received]:
         return self.wait(lambda span: span.says.get("rolloutfleet.request_id") == request_id, count=count)

@@ -1,7 +1,7 @@
 """Is what was answered kept, as the engine made it? Judged by the clients' record, the engine's log and the rows."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -107,3 +107,28 @@ def exported_turns(trajectories: list[Json]) -> Iterable[tuple[Json, list[tuple[
 def _assert_extends(child: Json, parent: Json) -> None:
     before = parent["input_ids"] + parent["output_ids"]
     assert child["input_ids"][: len(before)] == before
+
+
+def assert_all_is_kept(fleet: Fleet, conversations: Sequence[Conversation]) -> None:
+    """With nobody at work, every turn is the engine's own, and every sum is what clients know it to be."""
+    proxy, notes = fleet.proxy, engine_notes(fleet)
+    kept = trained = 0
+    for conversation in conversations:
+        if conversation.exported is not None:
+            assert_exported(conversation, notes)
+            trained += sum(len(trajectory["turns"]) for trajectory in conversation.exported)
+            continue
+        turns = conversation.session.turns()
+        assert_answered_turns_are_there(conversation.answers, turns)
+        assert_the_engines_own(turns, notes)
+        if conversation.exactly_once:
+            assert [turn["turn_id"] for turn in turns] == [answer.turn_id for answer in conversation.answers]
+        kept += len(turns)
+    audit = proxy.audit()
+    assert audit["balanced"]
+    assert audit["turns"]["live"] == kept and audit["turns"]["acknowledged"] == trained
+    assert audit["turns"]["created"] == kept + trained
+    assert audit["sessions"]["created"] == len(conversations)
+    assert proxy.stats()["in_flight"] == 0
+    assert "Traceback" not in proxy.log.read_text()
+    assert_sound(proxy)

@@ -17,15 +17,13 @@ import httpx
 import openai
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy.answers import Answer, streamed, whole
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 TURNS = 5
 """Turns of a session before the agent starts another."""
 MAX_TOKENS = 80
 TIMEOUT = 50
 """Retries of the SDK: enough to outlive any restart here."""
-AGAIN = 0.1
-"""Seconds between the tries of a caller with its own loop."""
 
 TOOLS: list[Any] = [
     {
@@ -183,7 +181,7 @@ class Load:
                 # The SDK brings an HTTP client of its own, whose classes are not ours to import.
                 if type(error.__cause__ or error).__name__ != "ConnectError":
                     self.interrupted["stream" if way.stream else "chat"] += 1
-                await asyncio.sleep(AGAIN)
+                await eventually(self._proxy.is_ready)
 
     async def _start(self, name: str, way: Way) -> Conversation:
         reply = await self._until_answered("start", "/sessions", {"task_id": name}, key=name)
@@ -234,11 +232,10 @@ class Load:
                 reply = await self._admin.post(path, json=body, headers=headers)
                 if not _is_draining(reply):
                     return reply
-                await asyncio.sleep(AGAIN)
             except httpx.TransportError as error:
                 if not isinstance(error, httpx.ConnectError):
                     self.interrupted[what] += 1
-                await asyncio.sleep(AGAIN)
+            await eventually(self._proxy.is_ready)
 
 
 def _is_draining(reply: httpx.Response) -> bool:

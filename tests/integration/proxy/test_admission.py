@@ -19,9 +19,9 @@ DECLARED = 900_000
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def narrow(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
     settings = {"body_limit": BODY_LIMIT, "in_flight_bytes": IN_FLIGHT, "sessions": {"retry_grace": 0}}
-    with running_fleet(tmp_path_factory.mktemp("narrow"), settings=settings) as running:
+    with running_fleet(tmp_path_factory.mktemp("narrow"), beside=shared, settings=settings) as running:
         yield running
 
 

@@ -154,8 +154,8 @@ def test_it_takes_the_admins_key(proxy: ProxyProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("annotations"), proxies=2) as running:
+def two(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("annotations"), beside=shared, proxies=2) as running:
         yield running
 
 
@@ -186,8 +186,8 @@ def test_any_proxy_passes_them_on_and_a_dump_brings_them_back(two: Fleet) -> Non
         assert proxy.audit()["balanced"]
 
 
-def test_they_take_room_like_all_that_is_kept(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, settings={"sessions": {"limits": {"bytes": "6Mi"}}}) as fleet:
+def test_they_take_room_like_all_that_is_kept(tmp_path: Path, shared: Fleet) -> None:
+    with running_fleet(tmp_path, beside=shared, settings={"sessions": {"limits": {"bytes": "6Mi"}}}) as fleet:
         session = fleet.proxy.start_session()
         turn, numbers = a_turn(session)
         full = body({f"{turn}/a": [0.0] * (6 << 18)})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load as load_tensors
 from starlette.routing import Route
 from tests.fleets import Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_observability import samples
+from tests.integration.proxy.metrics import samples
 from tests.unit.proxy.dialects.openai_chat.test_request import FIELDS, IN_MESSAGES, IN_TOOLS
 from tests.waiting import until
 from tests.wording import LIBRARIES
@@ -90,8 +90,8 @@ def _written(body: Json) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with running_fleet(tmp_path_factory.mktemp("bad"), settings={"body_limit": BODY_LIMIT}) as fleet:
+def running(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Target]:
+    with running_fleet(tmp_path_factory.mktemp("bad"), beside=shared, settings={"body_limit": BODY_LIMIT}) as fleet:
         target = Target(fleet)
         yield target
         target.admin.close()

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.fleets import ProxyProcess, running_fleet
-from tests.integration.proxy.test_cleanup import CHAT, is_gone, talk
+from tests.fleets import Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy.cleaning import CHAT, is_gone, talk
 from tests.waiting import PATIENCE, until
 
 from rolloutfleet.errors import KEPT_ON_VOLUME, NO_ROOM, PAUSED
@@ -22,8 +22,8 @@ Json = Any
 
 
 @pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    with running_fleet(tmp_path_factory.mktemp("settings"), settings={"generation": 1}) as fleet:
+def proxy(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[ProxyProcess]:
+    with running_fleet(tmp_path_factory.mktemp("settings"), beside=shared, settings={"generation": 1}) as fleet:
         yield fleet.proxy
 
 
@@ -169,8 +169,8 @@ def test_admin_keys_rotate_while_it_runs(proxy: ProxyProcess) -> None:
     assert proxy.stats()["pid"] == pid
 
 
-def test_a_fleet_shrinks_and_grows_while_it_runs(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, proxies=2, settings={"generation": 1}) as fleet:
+def test_a_fleet_shrinks_and_grows_while_it_runs(tmp_path: Path, shared: Fleet) -> None:
+    with running_fleet(tmp_path, beside=shared, proxies=2, settings={"generation": 1}) as fleet:
         first, second = fleet.proxies
 
         def ready() -> list[int]:

@@ -1,6 +1,5 @@
 """Promise 6 on a real proxy: what nobody uses is dumped and freed, what somebody uses is not, and nothing is lost."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy.cleaning import CHAT, LIVES, SOON, dump_folder, is_gone, talk
 from tests.waiting import until
 
 from rolloutfleet.dumps import decode, verify
 from rolloutfleet.errors import INVALID_KEY, SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED
 
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
-SOON: dict[str, Any] = {"stale_after": 1.0, "unclaimed_after": 1.0, "cleanup_interval": 0.2}
-LIVES = 6.0
-"""`stale_after` of a session that must live from one call to the next: a busy machine may take a second in between."""
 FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)
 NEAR = np.array([1, 2, 3], dtype=np.int64)
-
-
-def is_gone(session: AgentSession) -> bool:
-    return session.proxy.is_gone(session.session_id)
-
-
-def dump_folder(proxy: ProxyProcess) -> Path:
-    return Path(proxy.settings["state_dir"]) / "dumps"
 
 
 def dumps(proxy: ProxyProcess, session: AgentSession) -> dict[str, Any]:
@@ -45,22 +33,10 @@ def own_turns(dump: Any) -> list[str]:
     return [turn.turn_id for turn in dump.turns if not turn.context]
 
 
-def talk(session: AgentSession, *, turns: int = 1, **more: Any) -> list[str]:
-    """A conversation; returns the turns' ids."""
-    messages: list[dict[str, Any]] = list(CHAT["messages"])
-    ids = []
-    for _ in range(turns):
-        reply = session.raw_chat({**CHAT, "messages": messages, **more})
-        assert reply.status_code == 200, reply.text
-        ids.append(reply.json()["id"])
-        messages += [reply.json()["choices"][0]["message"], {"role": "user", "content": "And then?"}]
-    return ids
-
-
 @pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def cleaned(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
     """A fleet that cleans up soon."""
-    with running_fleet(tmp_path_factory.mktemp("cleaned"), settings={"sessions": SOON}) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("cleaned"), beside=shared, settings={"sessions": SOON}) as fleet:
         yield fleet
 
 
@@ -170,15 +146,15 @@ def test_what_is_used_is_spared(proxy: ProxyProcess) -> None:
     """By calls, also those that fail; by touches and rewards. What only looks doesn't count."""
     touched, called, failing, looked = (proxy.start_session(stale_after=LIVES) for _ in range(4))
     own = proxy.start_session(stale_after=60)
-    ends = time.monotonic() + 2 * LIVES
-    while time.monotonic() < ends:
+
+    def used_until_the_last_is_gone() -> bool:
         assert touched.post("touch").status_code == 200
         talk(called)
         assert failing.raw_chat({**CHAT, "max_tokens": 10**9}).status_code == 400
-        with proxy.admin() as admin:
-            admin.get(f"/sessions/{looked.session_id}")
-        time.sleep(0.2)
-    assert [is_gone(one) for one in (touched, called, failing, own, looked)] == [False, False, False, False, True]
+        return is_gone(looked)
+
+    until(used_until_the_last_is_gone)
+    assert not any(is_gone(one) for one in (touched, called, failing, own))
     own.post("close")
 
 
@@ -192,9 +168,9 @@ def test_a_call_longer_than_the_patience_is_never_stale(cleaned: Fleet, proxy: P
     assert len(session.turns()) == 1
 
 
-def test_shards_go_with_their_session(tmp_path: Path) -> None:
+def test_shards_go_with_their_session(tmp_path: Path, shared: Fleet) -> None:
     """Its own and those that its metadata refers to. While their owner is down nothing is removed."""
-    with running_fleet(tmp_path, proxies=2, settings={"sessions": SOON}) as fleet:
+    with running_fleet(tmp_path, beside=shared, proxies=2, settings={"sessions": SOON}) as fleet:
         mine, other = fleet.proxies
         with other.admin() as admin:
             reference = admin.put("/shards/far", params={"ttl": 600}, content=one_tensor({"far": FAR})).json()
@@ -221,8 +197,8 @@ def test_shards_go_with_their_session(tmp_path: Path) -> None:
         assert mine.audit()["balanced"]
 
 
-def test_without_a_folder_they_go_all_the_same_as_the_start_said(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, settings={"sessions": {**SOON, "dump": {"path": ""}}}) as fleet:
+def test_without_a_folder_they_go_all_the_same_as_the_start_said(tmp_path: Path, shared: Fleet) -> None:
+    with running_fleet(tmp_path, beside=shared, settings={"sessions": {**SOON, "dump": {"path": ""}}}) as fleet:
         proxy = fleet.proxy
         until(lambda: "stale sessions are discarded" in proxy.log.read_text())
         session = proxy.start_session(stale_after=LIVES)

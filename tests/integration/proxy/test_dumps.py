@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 from tests.unit.proxy.lifecycle.imports import Store
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.dumps import verify
 from rolloutfleet_proxy.failpoints import IMPORT_COMMITTED, IMPORT_STAGED, VARIABLE
@@ -105,11 +104,8 @@ def swept(proxy: ProxyProcess) -> list[str]:
     proxy.settings = {**patient, "sessions": {"stale_after": 0.2, "unclaimed_after": 0.2, "cleanup_interval": 0.2}}
     proxy.stop()
     proxy.start()
-    ends = time.monotonic() + PATIENCE
-    while (audit := proxy.audit())["sessions"]["live"]:
-        assert time.monotonic() < ends, audit
-        time.sleep(0.1)
-    assert audit["balanced"]
+    until(lambda: not proxy.audit()["sessions"]["live"])
+    assert proxy.audit()["balanced"]
     proxy.stop()
     proxy.settings = patient
     proxy.start()
@@ -205,7 +201,7 @@ def test_what_is_no_dump_is_one_entry_and_nothing_of_it_is_served(fleet: Fleet) 
     try:
         for name, make in made.items():
             make(folder / name)
-        before = proxy.stats()["rss_bytes"]
+        before = proxy.audit()
         with proxy.admin() as admin:
             listed = admin.get("/dumps", params={"limit": 1000}).raise_for_status().json()["dumps"]
             found = {each["name"]: each for each in listed if each["name"] in made}
@@ -220,7 +216,8 @@ def test_what_is_no_dump_is_one_entry_and_nothing_of_it_is_served(fleet: Fleet) 
             for name in made:
                 reply = admin.post("/dumps/import", json={"names": [name]})
                 assert (reply.status_code, reply.json()["error"]["code"]) == (409, "dump_damaged"), reply.text
-        assert proxy.stats()["rss_bytes"] - before < 200 << 20
+        assert proxy.audit() == before and proxy.stats()["in_flight_bytes"] == 0
+        assert {file.name for file in folder.iterdir()} >= made.keys(), "they are left as they are"
     finally:
         for name in made:
             file = folder / name

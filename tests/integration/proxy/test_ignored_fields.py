@@ -6,14 +6,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.fleets import Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_observability import samples
+from tests.integration.proxy.calls import named
+from tests.integration.proxy.metrics import samples
 from tests.waiting import PATIENCE
 
 from rolloutfleet.errors import INVALID_REQUEST
-from rolloutfleet_proxy.capture.answering import IGNORED
 from rolloutfleet_proxy.telemetry.metrics import MOST_NAMES, OTHER
 
-HEADER = IGNORED.decode()
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
 OF_FRAMEWORKS: dict[str, Any] = {
     "reasoning_effort": "low",
@@ -29,21 +28,16 @@ OF_FRAMEWORKS: dict[str, Any] = {
 }
 
 
-def named(reply: httpx.Response) -> list[str]:
-    assert reply.status_code == 200, reply.text
-    return reply.headers[HEADER].split(", ") if HEADER in reply.headers else []
-
-
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("pair"), proxies=2) as fleet:
+def pair(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("pair"), beside=shared, proxies=2) as fleet:
         yield fleet
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+def strict(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[ProxyProcess]:
     settings = {"compatibility": {"requests": "strict"}}
-    with running_fleet(tmp_path_factory.mktemp("strict"), settings=settings) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("strict"), beside=shared, settings=settings) as fleet:
         yield fleet.proxy
 
 
@@ -93,9 +87,9 @@ def test_nested_fields_are_named_by_their_path_without_places(proxy: ProxyProces
 
 
 def test_header_and_metric_hold_plain_names_alone_and_a_bounded_number(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, shared: Fleet
 ) -> None:
-    with running_fleet(tmp_path_factory.mktemp("names")) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("names"), beside=shared) as fleet:
         session = fleet.proxy.start_session()
         odd = {"": 1, "a b": 1, "x\r\ny: 1": 1, "\u00e9": 1, "x" * 65: 1, 'q"': 1}
         assert named(session.raw_chat(CHAT | odd)) == [OTHER]

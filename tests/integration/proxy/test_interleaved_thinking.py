@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.fleets import AgentSession, Fleet, running_fleet
-from tests.integration.proxy.test_retries import RETRY
-from tests.integration.proxy.test_three_dialects import assembled, post
+from tests.integration.proxy.calls import RETRY
+from tests.integration.proxy.dialect_calls import assembled, post
 from tests.integration.proxy.test_turns import assert_exact
 from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, USER, sent_back
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model

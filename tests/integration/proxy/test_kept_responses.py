@@ -20,8 +20,8 @@ NOWHERE = "resp_turn-0"
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("pair"), proxies=2) as running:
+def pair(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("pair"), beside=shared, proxies=2) as running:
         yield running
 
 

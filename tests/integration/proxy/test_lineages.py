@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.fleets import AgentSession, ProxyProcess
-from tests.integration.proxy.test_ignored_fields import named
+from tests.integration.proxy.calls import named
 
 from rolloutfleet_proxy.domain.lineage import LABEL_LENGTH
 

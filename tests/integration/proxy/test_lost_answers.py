@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_retries import RETRY, asking, leave_early, sent
-from tests.integration.proxy.test_three_dialects import PATHS, assembled, post
+from tests.integration.proxy.calls import RETRY, asking, leave_early, sent
+from tests.integration.proxy.dialect_calls import PATHS, assembled, post
 from tests.unit.proxy.dialects.conversations import MESSAGES, RESPONSES
 from tests.waiting import PATIENCE, eventually
 
@@ -38,9 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def two(folder: Path, tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
     waiting = {VARIABLE: f"{ANY}@{folder}"}
-    with running_fleet(tmp_path_factory.mktemp("two"), proxies=2, environment=waiting) as running:
+    with running_fleet(tmp_path_factory.mktemp("two"), beside=shared, proxies=2, environment=waiting) as running:
         yield running
 
 

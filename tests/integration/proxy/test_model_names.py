@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_observability import samples
+from tests.integration.proxy.metrics import samples
 
 from rolloutfleet.errors import MODEL_NOT_FOUND, NOT_FOUND
 
@@ -17,10 +17,10 @@ NAMES = ("gpt-4o", "Qwen/Qwen3-8B", "/models/checkpoint-7", "a b:ü")
 
 
 @pytest.fixture(scope="module")
-def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def listing(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
     """A fleet of two proxies whose resource lists a name."""
     with running_fleet(
-        tmp_path_factory.mktemp("listing"), proxies=2, settings={"models": {"names": ["judge"]}}
+        tmp_path_factory.mktemp("listing"), beside=shared, proxies=2, settings={"models": {"names": ["judge"]}}
     ) as fleet:
         yield fleet
 

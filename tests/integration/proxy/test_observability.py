@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,15 +19,12 @@ from typing import Any
 import httpx
 import prometheus_client
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy.calls import leave_early, opened
 from tests.integration.proxy.logged import ENDED, STARTED, calls_told_otherwise_than_once, comes, counted, lines
-from tests.integration.proxy.test_retries import leave_early
-from tests.integration.proxy.test_streams import opened
-from tests.printing import say
+from tests.integration.proxy.metrics import samples
 from tests.processes import ends_with_this_process, free_port, wait_until_ready
-from tests.timing.stalls import Stalls
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, START, eventually
 
 from rolloutfleet.errors import INTERNAL
 from rolloutfleet.settings import ProxySettings
@@ -394,29 +390,18 @@ async def test_every_answer_has_a_request_id(watched: Fleet) -> None:
 # The figures
 
 
-async def test_the_line_of_figures_is_on_time_under_load(watched: Fleet, request: pytest.FixtureRequest) -> None:
+async def test_a_line_of_figures_tells_of_the_calls_since_the_last(watched: Fleet) -> None:
     proxy = watched.proxy
-    sessions = [fresh(proxy) for _ in range(40)]
-    before = len(lines(proxy, "stats"))
-    until = time.monotonic() + 6 * STATS_INTERVAL
+    before, session = len(lines(proxy, "stats")), fresh(proxy)
 
-    async def talk(client: httpx.AsyncClient, session: AgentSession) -> None:
-        while time.monotonic() < until:
-            headers = {"authorization": f"Bearer {session.api_key}"}
-            reply = await client.post(f"{session.base_url}/chat/completions", json=BODY, headers=headers)
-            assert reply.status_code == 200
+    def told() -> list[Any]:
+        assert session.raw_chat(BODY).status_code == 200
+        return lines(proxy, "stats")[before:]
 
-    with Stalls() as stalls:
-        async with httpx.AsyncClient(timeout=PATIENCE, limits=httpx.Limits(max_connections=None)) as client:
-            await asyncio.gather(*(talk(client, session) for session in sessions))
-    figures = lines(proxy, "stats")[before:]
-    slowest = max(line["late_ms"] for line in figures)
-    calls = sum(line["since_last"] for line in figures)
-    say(request, f"{calls} calls; the line of figures {slowest:g} ms late at most")
-    assert len(figures) >= 3 and slowest - 1000 * stalls.longest() < 3000
+    await eventually(lambda: len(told()) >= 3)
+    figures = told()
     assert max(line["since_last"] for line in figures) > 0
-    last = figures[-1]
-    assert last["rss_bytes"] > 10**7 and last["vms_bytes"] > last["rss_bytes"] and last["log_dropped"] == 0
+    assert figures[-1]["log_dropped"] == 0
 
 
 async def test_the_metrics_the_sums_and_the_log_say_the_same(watched: Fleet) -> None:
@@ -460,16 +445,6 @@ async def test_a_new_metric_takes_its_declaration_and_the_place_that_counts(watc
     assert 'rolloutfleet_toys_total{colour="red"} 1.0\n' in text
 
 
-def samples(proxy: ProxyProcess) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Each sample of /metrics by its name and its labels' values, in order of the labels."""
-    text = httpx.get(f"{proxy.url}/metrics", timeout=PATIENCE).raise_for_status().text
-    return {
-        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 def of(read: dict[tuple[str, tuple[str, ...]], float], name: str) -> dict[tuple[str, ...], float]:
     return {labels: value for (each, labels), value in read.items() if each == name}
 
@@ -486,7 +461,7 @@ async def test_a_call_that_a_stop_cuts_is_told_so_and_the_log_is_whole(watched: 
     assert proxy.process is not None
     proxy.process.send_signal(signal.SIGTERM)
     assert (await call).status_code == 503
-    await asyncio.to_thread(proxy.process.wait, 30)
+    await asyncio.to_thread(proxy.process.wait, PATIENCE)
     [ended] = lines(proxy, ENDED, request_id=request_id)
     assert (ended["status"], ended["outcome"]) == (503, "draining")
     assert calls_told_otherwise_than_once(proxy) == []
@@ -520,7 +495,7 @@ def test_a_log_that_nobody_reads_stalls_no_call(watched: Fleet, tmp_path: Path) 
     ) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_until_ready(process, url=f"{url}/ready", log=file, until=time.monotonic() + PATIENCE)
+            wait_until_ready(process, url=f"{url}/ready", log=file, seconds=START)
             with httpx.Client(base_url=url, timeout=PATIENCE) as client:
                 # Two lines each, of some 800 bytes together: a pipe holds 64 KiB.
                 statuses = {client.post("/v1/chat/completions", json=BODY).status_code for _ in range(300)}

@@ -2,17 +2,16 @@
 
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fleets import AgentSession, running_fleet
+from tests.fleets import AgentSession, Fleet, running_fleet
 from tests.integration.proxy.rebuilding import rebuilt
 from tests.integration.proxy.test_turns import TOOLS
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 STORES = Path(__file__).parent / "stores"
 """SQL that makes the store of a fleet's only proxy; its first line says which session is in it, and its key."""
@@ -42,10 +41,10 @@ class Older:
 
 @pytest.fixture(scope="module", params=sorted(STORES.iterdir()), ids=lambda file: file.stem)
 def older(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shared: Fleet
 ) -> Iterator[tuple[Older, AgentSession]]:
     older = Older(request.param)
-    with running_fleet(tmp_path_factory.mktemp("older"), start_proxies=False) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("older"), beside=shared, start_proxies=False) as fleet:
         proxy = fleet.proxy
         older.restore(proxy.store_file)
         proxy.start()
@@ -75,10 +74,8 @@ def test_every_turn_of_a_session_is_extended(older: tuple[Older, AgentSession], 
 
 def test_lists_say_of_its_turns_what_they_say(older: tuple[Older, AgentSession]) -> None:
     _, session = older
-    until = time.monotonic() + PATIENCE
-    while (shown := session.show())["branches"] is None:
-        assert time.monotonic() < until, "an older store is not summed up"
-        time.sleep(0.05)
+    until(lambda: session.show()["branches"] is not None)
+    shown = session.show()
     turns = session.turns()
     versions = [version for turn in turns for version in turn["versions"]]
     assert shown["branches"] == len({turn["turn_id"] for turn in turns} - {turn["parent_id"] for turn in turns})

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 from tests.fleets import AgentSession, Fleet, running_fleet
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.errors import INVALID_REQUEST, PAUSE_TIMEOUT
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
@@ -65,9 +65,7 @@ class Agents:
     async def more(self, answers: int) -> None:
         """Until so many more turns are made."""
         goal = self.answers + answers
-        async with asyncio.timeout(PATIENCE):
-            while self.answers < goal:
-                await asyncio.sleep(0.02)
+        await comes_true(lambda: self.answers >= goal)
 
 
 @asynccontextmanager

@@ -8,13 +8,10 @@ import asyncio
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +20,16 @@ import openai
 import psutil
 import pytest
 from tests.fleets import Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy import judge
+from tests.integration.proxy.calls import BODY, opened
 from tests.integration.proxy.load import Load, Way
-from tests.integration.proxy.test_retries import BODY
-from tests.integration.proxy.test_streams import opened
-from tests.lengths import at_length
-from tests.printing import say
-from tests.timing.proxy.test_kills import Deaths, check_everything
-from tests.timing.stalls import Stalls
+from tests.integration.proxy.restarts import GENERATION, assert_one_owner_at_a_time, booted, restart, until
 from tests.waiting import PATIENCE, eventually
 
 from rolloutfleet.dumps import decode
 
-RESTARTS = at_length(3, long=10)
-WAYS = [Way(stream=stream, keyed=False, tools=tools) for stream in (False, True) for tools in (False, True)] * 4
-GENERATION = ("--latency", "0.8", "--token-latency", "0.01", "--jitter", "0.3")
-LONGEST_WITHOUT_ANSWER = 5.0
-"""Seconds that a fresh connection may wait for /health while one worker takes over from another, the machine busy with
-all that tests run on it; `benchmarks/rigs/restarts.py` measures it."""
+RESTARTS = 2
+WAYS = [Way(stream=stream, keyed=False, tools=tools) for stream in (False, True) for tools in (False, True)] * 2
 
 Json = Any
 
@@ -52,10 +42,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[Fleet]:
+def hasty(tmp_path: Path, shared: Fleet) -> Iterator[Fleet]:
     """A fleet whose drains don't wait for calls."""
     settings = {"drain_timeout": 0.5, "stream_comment": 0.2}
-    with running_fleet(tmp_path, settings=settings) as running:
+    with running_fleet(tmp_path, beside=shared, settings=settings) as running:
         yield running
 
 
@@ -65,29 +55,6 @@ def pair(tmp_path: Path) -> Iterator[Fleet]:
         yield running
 
 
-async def booted(proxy: ProxyProcess, drain: str) -> Json:
-    """The entry of the boot that a drain led to, once it is there."""
-
-    def entry() -> Json:
-        return next((boot for boot in proxy.stats()["boots"] if boot["id"] == drain and boot["rss_after"]), None)
-
-    return await until(entry)
-
-
-async def until(what: Callable[[], Any]) -> Any:
-    """What it returns once that is true. A proxy that is just changing its worker may break off an answer."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            found = await asyncio.to_thread(what)
-        except (httpx.TransportError, httpx.HTTPStatusError):
-            found = None
-        if found:
-            return found
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"not within {PATIENCE} s")
-
-
 def turn_of(client: openai.OpenAI) -> str:
     """The turn that a call is answered with."""
     answer: Any = client.chat.completions.create(model="simulated", **BODY)
@@ -95,83 +62,29 @@ def turn_of(client: openai.OpenAI) -> str:
     return turn
 
 
-class Probe:
-    """Asks /health on fresh connections all the time, and notes how long each took while this process ran."""
-
-    def __init__(self, proxy: ProxyProcess, stalls: Stalls) -> None:
-        self.waits: list[float] = []
-        self.failed: list[str] = []
-        self._stalls = stalls
-        self._url = f"{proxy.url}/health"
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Probe":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.02):
-            began = time.monotonic()
-            try:
-                httpx.get(self._url, timeout=PATIENCE).raise_for_status()
-            except httpx.HTTPError as error:
-                self.failed.append(repr(error))
-            ended = time.monotonic()
-            self.waits.append(ended - began - self._stalls.between(began, ended))
-
-
-async def test_no_agent_notices_restarts(fleet: Fleet, request: pytest.FixtureRequest) -> None:
-    proxy = fleet.proxy
-    parent = proxy.process
+async def test_no_agent_notices_restarts(fleet: Fleet) -> None:
+    """And they leave nothing with the parent. How long they take: `tests/timing`."""
+    proxy, parent = fleet.proxy, fleet.proxy.process
     assert parent is not None
     load = Load(proxy, seed=3, ways=WAYS, retries=openai.DEFAULT_MAX_RETRIES)
-    workers = {proxy.stats()["pid"]}
-    with Stalls() as stalls, Probe(proxy, stalls) as probe:
-        async with load.running():
-            for number in range(RESTARTS):
-                reply = await asyncio.to_thread(
-                    proxy.drain, f"restart-{number}", reason="memory", mode="quiesce", then="restart"
-                )
-                assert reply.status_code == 200, reply.text
-                boot = await booted(proxy, f"restart-{number}")
-                assert boot["reason"] == "planned: memory" and boot["rss_before"] > 0
-                workers.add(proxy.stats()["pid"])
-            await eventually(lambda: load.answers > 2 * len(WAYS))
-    assert len(workers) == RESTARTS + 1 and parent.poll() is None
+    workers, held = {proxy.stats()["pid"]}, held_by(parent.pid)
+    async with load.running():
+        await restart(proxy, RESTARTS)
+        workers.add(proxy.stats()["pid"])
+        await eventually(lambda: load.answers > 2 * len(WAYS))
+    assert len(workers) == 2 and parent.poll() is None
     assert load.interrupted["chat"] == load.interrupted["stream"] == 0
-    assert max(probe.waits) < LONGEST_WITHOUT_ANSWER, sorted(probe.waits)[-3:]
-    took_over = assert_one_owner_at_a_time(proxy)
-    assert took_over == RESTARTS
-
-    judged = Deaths(fleet)
-    judged.conversations = load.conversations
-    for conversation in judged.conversations:
+    assert assert_one_owner_at_a_time(proxy) == RESTARTS
+    assert held_by(parent.pid) == held
+    for conversation in load.conversations:
         conversation.exactly_once = True  # nothing broke off, so there is a turn for each answer and no other
-    check_everything(judged)
-    say(
-        request,
-        f"{RESTARTS} restarts under {len(WAYS)} agents: {load.answers} answers, no error; the longest that a fresh "
-        f"connection waited for /health was {max(probe.waits):.2f} s ({len(probe.failed)} of {len(probe.waits)} broke)",
-    )
+    judge.assert_all_is_kept(fleet, load.conversations)
 
 
-def assert_one_owner_at_a_time(proxy: ProxyProcess) -> int:
-    """By the parent's own lines a worker serves only when the one before has ended; returns how often one took over."""
-    lines = re.findall(r"worker (\d+) (serves|ended|was killed)", proxy.log.read_text())
-    serving: str | None = None
-    taken = 0
-    for worker, what in lines:
-        if what == "serves":
-            assert serving is None, "two workers serve"
-            serving, taken = worker, taken + 1
-        elif worker == serving:
-            serving = None
-    return taken - 1
+def held_by(pid: int) -> tuple[int, int, int]:
+    """Descriptors, threads and children of a process."""
+    process = psutil.Process(pid)
+    return process.num_fds(), process.num_threads(), len(process.children())
 
 
 async def test_what_outlasts_a_restarts_time_is_cut_and_asked_for_again(hasty: Fleet) -> None:
@@ -258,15 +171,6 @@ async def test_connections_wait_while_a_dead_worker_is_replaced(fleet: Fleet) ->
     assert after["boots"][-1]["reason"] == "crash: was killed by SIGKILL"
 
 
-def test_memory_is_that_of_the_whole_tree_with_the_parent(fleet: Fleet) -> None:
-    process = fleet.proxy.process
-    assert process is not None
-    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    taken = sum(each.memory_info().rss for each in tree)
-    assert fleet.proxy.stats()["rss_bytes"] == pytest.approx(taken, rel=0.1)
-    assert psutil.Process(process.pid).memory_info().rss < 20 * 2**20
-
-
 def test_a_worker_ends_with_its_parent_and_lets_go_of_the_store(fleet: Fleet) -> None:
     proxy = fleet.proxy
     worker = psutil.Process(proxy.stats()["pid"])
@@ -311,15 +215,15 @@ async def test_sigterm_lets_calls_finish_and_nothing_is_lost(fleet: Fleet) -> No
     told = await late
     assert told.status_code == 503 and told.json()["error"]["code"] == "draining"
     assert (told.headers["retry-after"], told.headers["connection"]) == ("1", "close")
-    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     proxy.start()
     assert proxy.stats()["boots"][-1]["reason"] == "stopped: SIGTERM"
     assert [session.turns()[0]["turn_id"] for session in sessions] == [reply.json()["id"] for reply in answered]
     assert [len(session.turns()) for session in sessions] == [1] * len(sessions)
 
 
-def test_an_ephemeral_proxy_dumps_what_it_has_when_it_is_stopped_or_told_to(tmp_path: Path) -> None:
-    with running_fleet(tmp_path, settings={"ephemeral": True}) as fleet:
+def test_an_ephemeral_proxy_dumps_what_it_has_when_it_is_stopped_or_told_to(tmp_path: Path, shared: Fleet) -> None:
+    with running_fleet(tmp_path, beside=shared, settings={"ephemeral": True}) as fleet:
         proxy = fleet.proxy
         first, second = proxy.start_session(), proxy.start_session()
         turns = {first.raw_chat(BODY).json()["id"]}
@@ -347,7 +251,7 @@ async def test_an_exit_ends_the_command_and_the_next_start_knows_why(hasty: Flee
     process = proxy.process
     assert process is not None
     assert proxy.drain("leave", reason="rollout", then="exit").status_code == 200
-    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     proxy.start()
     boot = proxy.stats()["boots"][-1]
     assert (boot["reason"], boot["id"]) == ("planned: rollout", "leave")
@@ -398,9 +302,9 @@ async def test_sessions_go_elsewhere_and_calls_passed_on_outlive_their_owners_re
     assert set(answers) <= {turn["turn_id"] for turn in session.turns()}
 
 
-async def test_calls_passed_on_are_cut_as_a_proxys_own_are(tmp_path: Path) -> None:
+async def test_calls_passed_on_are_cut_as_a_proxys_own_are(tmp_path: Path, shared: Fleet) -> None:
     settings = {"drain_timeout": 0.5, "stream_comment": 0.2}
-    with running_fleet(tmp_path, proxies=2, settings=settings) as fleet:
+    with running_fleet(tmp_path, beside=shared, proxies=2, settings=settings) as fleet:
         first, second = fleet.proxies
         await until(lambda: states(first) == states(second) == ["ready", "ready"])
         session = first.start_session()

@@ -9,42 +9,11 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy.calls import BODY, RETRY, asking, leave_early, sent, total
 from tests.processes import free_port
 from tests.waiting import PATIENCE, eventually, until
-
-BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 60}
-RETRY = {"x_stainless_retry_count": "1"}
-
-
-def sent(fleet: Fleet) -> int:
-    return total(fleet, "received")
-
-
-def total(fleet: Fleet, counter: str) -> int:
-    """Over all engines."""
-    return sum(engine.counters()[counter] for engine in fleet.engines)
-
-
-async def leave_early(
-    fleet: Fleet, session: AgentSession, body: dict[str, Any], path: str = "chat/completions", **headers: str
-) -> None:
-    """Call, and close the connection once an engine generates, before the answer."""
-    before = sent(fleet)
-    async with httpx.AsyncClient(timeout=PATIENCE) as client:
-        call = asyncio.create_task(
-            client.post(
-                f"{session.base_url}/{path}",
-                content=json.dumps(body),
-                headers={"authorization": f"Bearer {session.api_key}", **headers},
-            )
-        )
-        await eventually(lambda: sent(fleet) > before and total(fleet, "running") > 0)
-        assert call.cancel(), "it was answered before"
-        with contextlib.suppress(asyncio.CancelledError):
-            await call
 
 
 @contextlib.contextmanager
@@ -55,19 +24,6 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def asking(session: AgentSession, body: dict[str, Any], *headers: str) -> bytes:
-    """A chat call as it goes over a connection."""
-    content = json.dumps(body).encode()
-    lines = [
-        "POST /v1/chat/completions HTTP/1.1",
-        f"host: 127.0.0.1:{session.proxy.port}",
-        f"authorization: Bearer {session.api_key}",
-        f"content-length: {len(content)}",
-        *headers,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -158,8 +114,8 @@ async def test_a_retry_joins_the_call_whose_caller_has_gone(
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("two"), proxies=2) as running:
+def two(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("two"), beside=shared, proxies=2) as running:
         until(lambda: running.proxies[0].sees() == {0, 1})
         yield running
 

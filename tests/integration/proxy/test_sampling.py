@@ -129,10 +129,10 @@ def test_what_can_not_be_is_said_when_the_session_is_started(proxy: ProxyProcess
 
 
 @pytest.fixture(scope="module")
-def owning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def owning(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
     """A fleet whose resource says how its sessions are sampled."""
     settings = {"sessions": {"sampling": {"defaults": {"temperature": 0.25}, "overrides": {"max_tokens": 5}}}}
-    with running_fleet(tmp_path_factory.mktemp("owning"), settings=settings) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("owning"), beside=shared, settings=settings) as fleet:
         yield fleet
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess
-from tests.integration.proxy.test_ignored_fields import named
+from tests.integration.proxy.calls import named
 from tests.integration.proxy.test_turns import TOOLS
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}

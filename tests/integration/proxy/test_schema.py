@@ -22,8 +22,10 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("schema"), proxies=2, settings={"api_docs": True}) as running:
+def fleet(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(
+        tmp_path_factory.mktemp("schema"), beside=shared, proxies=2, settings={"api_docs": True}
+    ) as running:
         yield running
 
 

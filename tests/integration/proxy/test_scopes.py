@@ -1,6 +1,5 @@
 """`?scope=fleet` covers all proxies, or says which did not answer."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,12 +7,12 @@ import openai
 import pytest
 from tests.commands import suspended
 from tests.fleets import Fleet, running_fleet
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("two"), proxies=2) as running:
+def two(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("two"), beside=shared, proxies=2) as running:
         yield running
 
 
@@ -119,9 +118,7 @@ def test_a_start_repeated_on_a_full_proxy_is_answered_as_before(two: Fleet) -> N
 
 def test_who_looks_on_waits_no_longer_than_a_second_for_a_proxy_that_was_just_found_silent(two: Fleet) -> None:
     with suspended(two.proxies[1].stats()["pid"]), two.proxy.admin() as admin:
-        until = time.monotonic() + PATIENCE
-        while two.proxy.sees() != {0}:
-            assert time.monotonic() < until, "the silent proxy is not seen to be silent"
+        until(lambda: two.proxy.sees() == {0})
         (silent,) = admin.get("/stats", params={"scope": "fleet"}).json()["failed"]
     assert "within 1 s" in silent["error"]["message"]
 

@@ -159,7 +159,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("secrets")
     key_file = folder / "gateway.key"
     key_file.write_text(GATEWAY_KEY)
@@ -168,7 +168,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with (
         program() as gateway,
         program() as third,
-        running_fleet(folder, proxies=2, start_proxies=False) as fleet,
+        running_fleet(folder, beside=shared, proxies=2, start_proxies=False) as fleet,
     ):
         ports = [*(proxy.port for proxy in fleet.proxies), third.port]
         for proxy in fleet.proxies:

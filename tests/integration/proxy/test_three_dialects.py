@@ -5,7 +5,6 @@ What comes back is read by the SDKs' own types, strictly, with no field that the
 
 from __future__ import annotations
 
-import json
 from itertools import cycle, islice, permutations
 from typing import Any
 
@@ -14,10 +13,10 @@ import httpx
 import openai.types.responses
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess
+from tests.integration.proxy.dialect_calls import assembled, post
 from tests.integration.proxy.test_turns import assert_exact, engine_made
 from tests.unit.proxy.dialects.anthropic_messages import test_encoder as messages_streams
 from tests.unit.proxy.dialects.conversations import (
-    CHAT,
     MESSAGES,
     RESPONSES,
     WRITTEN,
@@ -27,23 +26,10 @@ from tests.unit.proxy.dialects.conversations import (
     call,
 )
 from tests.unit.proxy.dialects.openai_responses import responses as responses_streams
-from tests.waiting import PATIENCE
-
-from rolloutfleet_proxy.dialects.base import Dialect
 
 Json = Any
-PATHS = {CHAT.name: "chat/completions", MESSAGES.name: "messages", RESPONSES.name: "responses"}
 SYSTEM: Json = {"role": "system", "content": "You are a careful assistant."}
 USER: Json = {"role": "user", "content": "What is the weather in Paris?"}
-
-
-def post(
-    session: AgentSession, dialect: Dialect[Any], body: Json, *, stream: bool = False, **more: str
-) -> httpx.Response:
-    headers = {"authorization": f"Bearer {session.api_key}"}
-    headers |= {name.replace("_", "-"): value for name, value in more.items()}
-    address = f"{session.base_url}/{PATHS[dialect.name]}"
-    return httpx.post(address, json={**body, "stream": stream}, headers=headers, timeout=PATIENCE).raise_for_status()
 
 
 def prompt(fleet: Fleet, session: AgentSession) -> list[int]:
@@ -96,24 +82,6 @@ def test_a_session_goes_on_in_any_dialect(
     assert [turn["parent_id"] for turn in turns] == [None, *(turn["turn_id"] for turn in turns[:-1])]
     assert [turn["branch_reason"] for turn in turns] == [None] * 7
     assert_exact(fleet, turns)
-
-
-def assembled(dialect: Dialect[Any], stream: bytes) -> Json:
-    """The whole answer, as a client of the dialect has it in the end."""
-    if dialect is RESPONSES:
-        return responses_streams.events(stream)[-1]["response"]
-    if dialect is MESSAGES:
-        return messages_streams.assembled(messages_streams.events(stream))
-    message: Json = {"role": "assistant", "content": ""}
-    for line in stream.decode().split("\n\n")[:-2]:
-        for choice in json.loads(line.removeprefix("data: "))["choices"] if line.startswith("data: ") else ():
-            delta = choice["delta"]
-            message["content"] += delta.get("content") or ""
-            if "reasoning_content" in delta:
-                message["reasoning_content"] = message.get("reasoning_content", "") + delta["reasoning_content"]
-            for each in delta.get("tool_calls", ()):
-                message.setdefault("tool_calls", []).append({key: each[key] for key in ("id", "type", "function")})
-    return {"choices": [{"message": message}]}
 
 
 def test_a_response_may_follow_a_turn_of_another_dialect(proxy: ProxyProcess) -> None:

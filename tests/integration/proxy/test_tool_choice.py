@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_ignored_fields import named
+from tests.integration.proxy.calls import named
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+def strict(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[ProxyProcess]:
     settings = {"compatibility": {"requests": "strict"}}
-    with running_fleet(tmp_path_factory.mktemp("strict"), settings=settings) as fleet:
+    with running_fleet(tmp_path_factory.mktemp("strict"), beside=shared, settings=settings) as fleet:
         yield fleet.proxy
 
 

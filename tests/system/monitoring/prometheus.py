@@ -1,7 +1,6 @@
 """A real Prometheus, and its tool for rules: Debian's package `prometheus`."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 import httpx
 from tests.processes import free_port, serving
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, START, until
 
 
 def program(name: str) -> str:
@@ -36,10 +35,9 @@ class Prometheus:
 
     def comes(self, expression: str, *, count: int = 1) -> list[dict[str, Any]]:
         """Wait for that many series."""
-        until = time.monotonic() + PATIENCE
-        while len(found := self.series(expression)) < count:
-            assert time.monotonic() < until, f"{len(found)} series within {PATIENCE:.0f} s of {expression}"
-            time.sleep(0.2)
+        found: list[dict[str, Any]] = until(
+            lambda: found if len(found := self.series(expression)) >= count else None, every=0.2
+        )
         return found
 
 
@@ -55,7 +53,7 @@ def running(config: Path, folder: Path) -> Iterator[Prometheus]:
     ]
     log = folder / "prometheus.log"
     with (
-        serving(command, port=port, log=log, ready_path="/-/ready", deadline=PATIENCE) as server,
+        serving(command, port=port, log=log, ready_path="/-/ready", deadline=START) as server,
         httpx.Client(base_url=server.url, timeout=PATIENCE) as client,
     ):
         yield Prometheus(client)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.local_fleets import Up, running
 from tests.paths import ROOT
 from tests.system.monitoring import operators, prometheus
 from tests.system.monitoring.prometheus import Prometheus
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from rolloutfleet import monitoring
 from rolloutfleet.fleet import Fleet
@@ -143,9 +142,7 @@ def test_the_rules_are_loaded_and_can_be_evaluated(watched: Watched) -> None:
         groups = watched.prometheus.get("rules")["groups"]
         return [rule for group in groups for rule in group["rules"] if rule["health"] != "unknown"]
 
-    until = time.monotonic() + PATIENCE
-    while len(evaluated()) < len(ALERTS) and time.monotonic() < until:
-        time.sleep(0.2)
+    until(lambda: len(evaluated()) >= len(ALERTS), every=0.2)
     assert {(rule["name"], rule["health"]) for rule in evaluated()} == {(alert.name, "ok") for alert in ALERTS}
 
 

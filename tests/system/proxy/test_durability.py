@@ -1,22 +1,18 @@
-"""Disk first, answer second, as the kernel saw it; and a long session grows with its new text alone."""
+"""Disk first, answer second, as the kernel saw it."""
 
-import os
 import re
-import shutil
-import sqlite3
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.fleets import Fleet, running_fleet
 from tests.printing import say
 from tests.unit.proxy.shards.shelf import safetensors as one_tensor
+from tests.waiting import until
 
 from rolloutfleet.tensors import Form
 
@@ -75,8 +71,6 @@ def _succeeded(line: str) -> bool:
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Path]]:
     """A fleet whose proxy runs under strace, and what strace writes."""
-    if shutil.which("strace") is None and not os.environ.get("CI"):
-        pytest.skip("strace is not installed here; .ci/run installs it")
     folder = tmp_path_factory.mktemp("traced")
     with running_fleet(folder, engine_options=("--token-latency", "0.001"), start_proxies=False) as fleet:
         fleet.proxy.start(*STRACE, "-o", str(folder / "trace"))
@@ -106,13 +100,14 @@ def test_a_turn_is_on_disk_before_its_answer_leaves(
 
 def written_by(trace: Path, turns: list[str]) -> list[Call]:
     """The calls so far; strace's file may lag a little behind what its tracees did."""
-    for _ in range(100):
+
+    def calls_with_every_answer() -> list[Call]:
         calls = system_calls(trace)
         answered = "".join(call.text for call in calls if call.file.startswith("TCP"))
-        if all(turn in answered for turn in turns):
-            return calls
-        time.sleep(0.1)
-    raise AssertionError("strace does not show every answer")
+        return calls if all(turn in answered for turn in turns) else []
+
+    found: list[Call] = until(calls_with_every_answer)
+    return found
 
 
 def assert_on_disk_first(calls: list[Call], turn: str, *, stream: bool, port: int) -> bool:
@@ -151,59 +146,3 @@ def test_a_shard_is_on_disk_before_its_row_and_its_row_before_the_answer(traced:
     order = [content, folder, row, synced, sent]
     assert all(call.succeeded for call in order)
     assert all(one.ended < after.began for one, after in pairwise(order))
-
-
-TURNS = 200
-GROUP = 50
-"""Turns that are compared as one: an index page more or less is nothing."""
-
-
-def test_a_long_session_grows_with_its_new_text_alone(
-    fleet: Fleet, proxy: ProxyProcess, request: pytest.FixtureRequest
-) -> None:
-    session = proxy.start_session()
-    pages = [store_pages(proxy)]
-    messages = list(CHAT["messages"])
-    for number in range(TURNS):
-        answer = session.raw_chat({"messages": messages, "max_tokens": 12, "ignore_eos": True}).json()
-        messages += [answer["choices"][0]["message"], {"role": "user", "content": f"And question {number:03}?"}]
-        if (number + 1) % GROUP == 0:
-            pages.append(store_pages(proxy))
-    turns = stored_bytes(session)
-    assert len(turns) == TURNS and all(turn.extends for turn in turns[1:])
-    groups = [turns[start : start + GROUP] for start in range(0, TURNS, GROUP)]
-    costs = [sum(turn.stored for turn in group) / sum(turn.new_tokens for turn in group) for group in groups]
-    grown = [after - before for before, after in pairwise(pages)]
-    say(request, f"{TURNS} turns: bytes stored a new token {[round(cost, 1) for cost in costs]}, pages {grown}")
-    assert max(costs) <= 1.2 * costs[0]
-    # Few pages, and the sweep of what other tests left takes some of its own.
-    assert max(grown) <= 2 * max(grown[0], 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A turn's row."""
-
-    extends: bool
-    new_tokens: int
-    stored: int
-    """Bytes of all its columns."""
-
-
-def stored_bytes(session: AgentSession) -> list[Stored]:
-    with closing(sqlite3.connect(session.proxy.store_file)) as connection:
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(turns)")]
-        size = " + ".join(f"coalesce(length(CAST(turns.{name} AS BLOB)), 0)" for name in columns)
-        rows = connection.execute(
-            f"SELECT parent, (length(prompt_ids) + length(output_ids)) / 4, {size} FROM turns"
-            " JOIN sessions ON sessions.id = turns.session WHERE sessions.name = ? ORDER BY turns.number",
-            (session.session_id,),
-        )
-        return [Stored(parent is not None, tokens, stored) for parent, tokens, stored in rows]
-
-
-def store_pages(proxy: ProxyProcess) -> int:
-    """Of the whole file: tables and indexes."""
-    with closing(sqlite3.connect(proxy.store_file)) as connection:
-        pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
-        return pages

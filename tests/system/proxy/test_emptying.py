@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.integration.proxy import judge
-from tests.integration.proxy.test_cleanup import dump_folder
-from tests.lengths import at_length
+from tests.integration.proxy.cleaning import dump_folder
 from tests.system.disks import fill, small_disk
 from tests.waiting import until
 
@@ -43,7 +42,7 @@ class Full:
             os.posix_fallocate(file.fileno(), 0, max(1, disk.f_bavail * disk.f_frsize - (megabytes << 20)))
 
 
-DISKS = at_length([(24, "tmpfs"), (200, "ext4")], long=[(24, "tmpfs"), (200, "tmpfs"), (24, "ext4"), (200, "ext4")])
+DISKS = [(24, "tmpfs"), (200, "ext4")]
 """Megabytes, and the file system."""
 
 

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.lengths import at_length
 
-SESSIONS = at_length(1_000, long=10_000)
+SESSIONS = 10_000
 LEFT_MB = 5
 """Of the store, however few there were."""
 LONGEST = 1200

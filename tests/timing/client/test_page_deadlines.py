@@ -11,8 +11,6 @@ from tests.printing import say
 from tests.timing.client.made_up import OUTPUT, PROMPT, SESSIONS, TURNS
 from tests.waiting import until
 
-pytestmark = pytest.mark.deadline
-
 FIRST_VIEW: Final = 1000
 FILTER: Final = 200
 TASK: Final = 100

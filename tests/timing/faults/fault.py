@@ -48,7 +48,8 @@ class Fault:
     text: str
     planted: str
     tests: tuple[str, ...]
-    """That need neither SGLang nor Kubernetes: files, by the end of their path, or single tests as `file::test`."""
+    """That need neither SGLang nor Kubernetes: files, by the end of their path, or single tests as `file::test`. There
+    may be one that is called so in several parts of the tests."""
 
     def file(self, root: Path) -> Path:
         """Where it is planted. Raises LookupError where its text is not there, or more than once."""
@@ -60,8 +61,8 @@ class Fault:
         return places[0]
 
     def selection(self, root: Path) -> list[str]:
-        """Its tests, for pytest. Raises LookupError where a file is not there, or more than one is called so."""
-        return [_selected(root, test) for test in self.tests]
+        """Its tests, for pytest. Raises LookupError where one is not there, or several in a part of the tests."""
+        return [found for test in self.tests for found in _selected(root, test)]
 
     def plant(self, root: Path) -> Path:
         """Changes the file, and returns it."""
@@ -70,10 +71,17 @@ class Fault:
         return path
 
 
-def _selected(root: Path, test: str) -> str:
+def _selected(root: Path, test: str) -> list[str]:
     file, _, name = test.partition("::")
+    defined = f"def {name.partition('[')[0]}("
     paths = [path.relative_to(root) for path in sorted((root / "tests").rglob(Path(file).name))]
     found = [path for path in paths if f"/{path}".endswith(f"/{file}")]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} files of tests are called {file}")
-    return f"{found[0]}::{name}" if name else str(found[0])
+    found = [path for path in found if not name or defined in (root / path).read_text()]
+    if not found or len({part_of(path) for path in found}) < len(found):
+        raise LookupError(f"{len(found)} files of tests are called {file}{f' and have {name}' * bool(name)}")
+    return [f"{path}::{name}" if name else str(path) for path in found]
+
+
+def part_of(test: Path | str) -> str:
+    """The folder of tests/ that a test is in."""
+    return Path(test).parts[1]

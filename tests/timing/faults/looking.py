@@ -7,7 +7,7 @@ HOSTILE = ("inspect/test_folder.py::test_hostile_text_is_text_wherever_it_stands
 BUNDLE = ("inspect/test_bundle.py",)
 SUMMARIES = ("store/test_summaries.py",)
 COPIES = ("test_kept.py",)
-SPANS = ("capture/test_tracing.py::test_a_call_has_one_span_in_its_callers_trace",)
+SPANS = ("proxy/test_tracing.py::test_a_call_has_one_span_in_its_callers_trace",)
 
 LOOKING = [
     Fault(
@@ -88,7 +88,7 @@ LOOKING = [
         CLIENT,
         "(KEPT.includes(letter) ? letter : escaped(letter))",
         "letter",
-        ("inspect/test_in_a_browser.py::test_hostile_content_is_text",),
+        ("browser/test_in_a_browser.py::test_hostile_content_is_text",),
     ),
     Fault(
         "a-tooltip-tells-of-the-next-token",
@@ -96,7 +96,7 @@ LOOKING = [
         CLIENT,
         ".slice(first, first + many)",
         ".slice(first + 1, first + 1 + many)",
-        ("inspect/test_in_a_browser.py::test_a_tooltip_says_what_the_api_says",),
+        ("browser/test_in_a_browser.py::test_a_tooltip_says_what_the_api_says",),
     ),
     Fault(
         "colours-are-those-of-other-probabilities",
@@ -104,7 +104,7 @@ LOOKING = [
         CLIENT,
         "LOGPROBS = [-0.05, -0.3, -1, -2.5]",
         "LOGPROBS = [-0.05, -0.3, -1.1, -2.5]",
-        ("inspect/test_in_a_browser.py::test_every_token_of_the_api_is_there_with_the_class_of_its_probability",),
+        ("browser/test_in_a_browser.py::test_every_token_of_the_api_is_there_with_the_class_of_its_probability",),
     ),
     Fault(
         "a-filter-of-numbers-has-no-lower-bound",
@@ -112,7 +112,7 @@ LOOKING = [
         CLIENT,
         "has >= low && has <= high",
         "has <= high",
-        ("inspect/test_in_a_browser.py::test_sessions_are_found_by_what_is_typed_and_the_address_says_so",),
+        ("browser/test_in_a_browser.py::test_sessions_are_found_by_what_is_typed_and_the_address_says_so",),
     ),
     Fault(
         "a-branch-begins-behind-its-root",
@@ -120,7 +120,7 @@ LOOKING = [
         CLIENT,
         'known.get(turn.parent_id ?? "")) found.add(turn)',
         'known.get(turn.parent_id ?? "")) if (turn.parent_id) found.add(turn)',
-        ("inspect/test_in_a_browser.py::test_calls_results_reasoning_tools_and_notes_are_read",),
+        ("browser/test_in_a_browser.py::test_calls_results_reasoning_tools_and_notes_are_read",),
     ),
     Fault(
         "the-page-takes-a-post",
@@ -184,7 +184,7 @@ LOOKING = [
         CLIENT,
         "part.annotations.get(name, [None] * len(part.input_ids))",
         "part.annotations.get(name, [])",
-        ("test_cli_show.py::test_annotations_of_a_turn_on_several_pages_stay_with_their_tokens",),
+        ("test_cli_conversations.py::test_annotations_of_a_turn_on_several_pages_stay_with_their_tokens",),
     ),
     Fault(
         "a-later-page-begins-with-the-first-versions",
@@ -200,7 +200,7 @@ LOOKING = [
         PROXY,
         'b"id: %s\\nevent: commit\\ndata: %s\\n\\n" % (commit.turn_id.encode(), _encode(commit))',
         'b"event: commit\\ndata: %s\\n\\n" % _encode(commit)',
-        ("capture/test_events.py::test_each_commit_is_told_with_its_parent",),
+        ("proxy/test_events.py::test_each_commit_is_told_with_its_parent",),
     ),
     Fault(
         "a-list-by-version-looks-at-the-newest-alone",

@@ -56,7 +56,7 @@ FAULTS = [
         PROXY,
         "*followed.messages[followed.own :]",
         "*followed.messages",
-        ("capture/test_responses.py",),
+        ("proxy/test_responses.py",),
     ),
     Fault(
         "a-response-that-was-deleted-is-gone-on-from",
@@ -64,7 +64,7 @@ FAULTS = [
         PROXY,
         "    if extras is None or extras.hidden:\n        return None\n",
         "    if extras is None:\n        return None\n",
-        ("capture/test_responses.py",),
+        ("proxy/test_responses.py",),
     ),
     Fault(
         "codex-is-told-410",
@@ -80,7 +80,7 @@ FAULTS = [
         PROXY,
         "            return dialect.answer_to(error)\n",
         "            return errors.answer_to(error)\n",
-        ("capture/test_dialects.py",),
+        ("proxy/test_dialects.py",),
     ),
     Fault(
         "messages-write-arguments-in-a-form-of-their-own",
@@ -120,7 +120,7 @@ FAULTS = [
         PROXY,
         "return len((await self._rendered(job, deepest.messages, nodes, path)).ids)",
         "return len((await self._rendered(job, deepest.messages, [], None)).ids)",
-        ("capture/test_counting.py",),
+        ("proxy/test_counting.py",),
     ),
     Fault(
         "noise-before-the-conversation-is-in-the-prompt",
@@ -208,7 +208,7 @@ FAULTS = [
         PROXY,
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = NORMAL")',
-        (ON_DISK,),
+        ("test_synced.py", ON_DISK),
     ),
     Fault(
         "answers-before-the-commit",

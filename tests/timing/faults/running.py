@@ -10,14 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.timing.faults.fault import Fault
-from tests.waiting import PATIENCE_VARIABLE
+from tests.counts import COUNTS_FILE
+from tests.timing.faults.fault import Fault, part_of
 
 PACKAGES = ("client", "engine", "operator", "proxy")
 LONGEST = 600.0
 """Seconds for the tests of one fault."""
-PATIENCE = 60.0
-"""Seconds that they wait for what a fault may keep away."""
 FAILED = 1
 """What pytest ends with where tests failed, and nothing else went wrong."""
 
@@ -56,15 +54,21 @@ class Copy:
 
     def passes(self, tests: Iterable[str]) -> str:
         """Runs the tests without a fault; what pytest said where they fail, else nothing."""
-        done = self._pytest(tests, "-n", "2", "--dist", "loadfile")
-        return done.stdout + done.stderr if done.returncode else ""
+        for part in by_part(tests):
+            done = self._pytest(part, "-n", "2", "--dist", "loadfile")
+            if done.returncode:
+                return done.stdout + done.stderr
+        return ""
 
     def outcome(self, fault: Fault) -> Outcome:
         """Raises RuntimeError where the tests did not get as far as to pass or fail."""
         began = time.monotonic()
         file = fault.plant(self.folder)
         try:
-            done = self._pytest(fault.selection(self.folder), "-x")
+            for part in by_part(fault.selection(self.folder)):
+                done = self._pytest(part, "-x")
+                if done.returncode:
+                    break
         finally:
             shutil.copy2(self._root / file.relative_to(self.folder), file)
         if done.returncode not in (0, FAILED):
@@ -84,10 +88,18 @@ class Copy:
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": sources, PATIENCE_VARIABLE: str(PATIENCE)},
+            env={**os.environ, "PYTHONPATH": sources, COUNTS_FILE: ""},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=LONGEST,
             check=False,
         )
+
+
+def by_part(tests: Iterable[str]) -> list[list[str]]:
+    """Tests of one folder of tests/ together, the quickest first: those of others can't run in the same process."""
+    parts: dict[str, list[str]] = {}
+    for test in tests:
+        parts.setdefault(part_of(test), []).append(test)
+    return [parts[name] for name in sorted(parts, key=lambda name: (name != "unit", name != "integration"))]

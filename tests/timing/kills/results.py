@@ -119,7 +119,8 @@ def commit() -> str:
 
 
 def _gateways() -> list[str]:
-    return [name for module in GATEWAYS for name in packages_distributions().get(module, ())[:1]]
+    installed = packages_distributions()
+    return [name for module in GATEWAYS for name in installed.get(module, ())[:1]]
 
 
 def _sum(one: Json, other: Json) -> Json:

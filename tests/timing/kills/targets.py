@@ -75,8 +75,8 @@ class Target:
 
     def wait_until_ready(self) -> None:
         assert self.started_here is not None
-        until = time.monotonic() + SECONDS_TO_SERVE
-        wait_until_ready(self.started_here, url=self.url + self.ready_path, log=self.log, until=until)
+        url = self.url + self.ready_path
+        wait_until_ready(self.started_here, url=url, log=self.log, seconds=SECONDS_TO_SERVE)
 
     def stop(self) -> None:
         if self.started_here is not None:

@@ -22,10 +22,9 @@ import httpx
 import pytest
 from tests.fleets import Fleet, ProxyProcess, running_fleet
 from tests.integration.proxy import judge
-from tests.integration.proxy.test_cleanup import CHAT, dump_folder
+from tests.integration.proxy.cleaning import CHAT, dump_folder, dumped_turns, faketime
 from tests.printing import say
 from tests.system.disks import fill, unmount
-from tests.system.proxy.test_cleanup_faults import dumped_turns, faketime
 from tests.timing.proxy.crowd import Crowd
 from tests.timing.stalls import Stalls
 from tests.waiting import PATIENCE, eventually

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as one_tensor
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
-from tests.integration.proxy.test_cleanup import LIVES, SOON, dump_folder, is_gone, talk
+from tests.integration.proxy.cleaning import LIVES, SOON, dump_folder, is_gone, talk
 from tests.timing.stalls import Stalls
 from tests.waiting import PATIENCE, until
-
-pytestmark = pytest.mark.deadline
 
 SECONDS = 8.0
 AGENTS = 60

@@ -7,6 +7,7 @@ its connections full, while it starts, and in the middle of every act of a train
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,24 +15,28 @@ import httpx
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.integration.proxy import judge
+from tests.integration.proxy.cleaning import die_in_sweeps
 from tests.integration.proxy.load import Conversation, Load
-from tests.lengths import at_length
 from tests.printing import say
 from tests.processes import NotServing
 
 from rolloutfleet_proxy.failpoints import (
     AFTER_COMMIT,
+    AFTER_DUMP,
     AFTER_ENGINE,
+    AFTER_RENAME,
     BEFORE_ANSWER,
     BEFORE_COMMIT,
     BEFORE_ENGINE,
     IN_TRANSACTION,
+    MID_DUMP,
+    MID_SWEEP,
     VARIABLE,
 )
 
-DEATHS_A_PLACE = at_length(1, long=4)
-RANDOM_DEATHS = at_length(4, long=16)
-MOST_RANDOM_DEATHS = 16
+DEATHS_A_PLACE = 4
+RANDOM_DEATHS = 16
+MOST_RANDOM_DEATHS = 24
 """Where calls come so slowly that fewer deaths met none."""
 PLACES = (BEFORE_ENGINE, AFTER_ENGINE, IN_TRANSACTION, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_ANSWER)
 """On every turn's way."""
@@ -115,31 +120,6 @@ async def check(deaths: Deaths, load: Load, seen: dict[int, int]) -> None:
         seen[number] = len(answers)
 
 
-def check_everything(deaths: Deaths) -> None:
-    """With nobody at work: every turn is the engine's own, and every sum is what clients know it to be."""
-    notes = judge.engine_notes(deaths.fleet)
-    kept = trained = 0
-    for conversation in deaths.conversations:
-        if conversation.exported is not None:
-            judge.assert_exported(conversation, notes)
-            trained += sum(len(trajectory["turns"]) for trajectory in conversation.exported)
-            continue
-        turns = conversation.session.turns()
-        judge.assert_answered_turns_are_there(conversation.answers, turns)
-        judge.assert_the_engines_own(turns, notes)
-        if conversation.exactly_once:
-            assert [turn["turn_id"] for turn in turns] == [answer.turn_id for answer in conversation.answers]
-        kept += len(turns)
-    audit = deaths.proxy.audit()
-    assert audit["balanced"]
-    assert audit["turns"]["live"] == kept and audit["turns"]["acknowledged"] == trained
-    assert audit["turns"]["created"] == kept + trained
-    assert audit["sessions"]["created"] == len(deaths.conversations)
-    assert deaths.proxy.stats()["in_flight"] == 0
-    assert "Traceback" not in deaths.proxy.log.read_text()
-    judge.assert_sound(deaths.proxy)
-
-
 async def test_every_answer_outlives_kills_at_every_failpoint(deaths: Deaths) -> None:
     random = Random(11)
     schedule = [place for place in PLACES for _ in range(DEATHS_A_PLACE)]
@@ -194,7 +174,7 @@ def finish(deaths: Deaths, load: Load) -> None:
     assert all(conversation.answers for conversation in load.conversations)
     deaths.conversations += load.conversations
     deaths.interrupted += load.interrupted
-    check_everything(deaths)
+    judge.assert_all_is_kept(deaths.fleet, deaths.conversations)
 
 
 def test_a_trainers_acts_happen_once_each_however_often_the_proxy_dies_under_them(deaths: Deaths) -> None:
@@ -273,3 +253,9 @@ def dying_under(deaths: Deaths, act: str, requests: list[Request]) -> list[Json]
                 assert places or deaths.proxy.audit()["balanced"]
     assert not places, "it did not die often enough"
     return answers
+
+
+def test_kills_everywhere_in_a_sweep_lose_nothing(tmp_path: Path) -> None:
+    places = [(MID_DUMP, 3), (AFTER_RENAME, 2), (AFTER_DUMP, 1), (MID_SWEEP, 1), (BEFORE_COMMIT, 2)]
+    with running_fleet(tmp_path, start_proxies=False) as fleet:
+        die_in_sweeps(fleet.proxy, places)

@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 from benchmarks import cli
+from benchmarks.rigs import binaries, machine
 from benchmarks.rigs.figures import Outcome, figure
 from benchmarks.rigs.plan import Plan
 from benchmarks.rigs.processes import StartFailed
 
 README = (Path(cli.__file__).parent / "README.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is compiled, and none is asked for its version."""
+    monkeypatch.setattr(binaries, "build", lambda: None)
+    monkeypatch.setattr(machine, "describe", dict)
 
 
 def test_the_page_tells_of_every_rig() -> None:

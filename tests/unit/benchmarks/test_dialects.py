@@ -7,24 +7,10 @@ from typing import Any
 
 import pytest
 from benchmarks.conversations import recorded
-from benchmarks.rigs import binaries, dialects
+from benchmarks.rigs import dialects
 from benchmarks.rigs.dialects import CONVERSATIONS, Ids, Pass
-from benchmarks.rigs.plan import Plan
 
-PLAN = Plan(pairs=1, dialect_sessions=2, dialect_turns=3)
 MARK = re.compile(r"<\d+:\d+>")
-
-
-def test_the_same_prompts_are_sent_both_ways_and_every_turn_extends() -> None:
-    binaries.build()
-    outcome = dialects.dialects(PLAN)
-    figures = {figure.name: figure for figure in outcome.figures}
-    assert [figure.line for figure in outcome.figures if figure.check and not figure.met] == []
-    sent = [(run["conversation"], run["dialect"]) for run in outcome.runs]
-    assert sent == [(name, dialect) for name in CONVERSATIONS for dialect in ("chat", "own")]
-    for name in CONVERSATIONS:
-        own, chat = (figures[f"{name}{each}_cpu_per_turn"].median for each in ("", "_as_chat"))
-        assert figures[f"{name}_cpu_vs_chat"].median == pytest.approx(own / chat)
 
 
 Turn = tuple[int, int | None, bytes, bytes]

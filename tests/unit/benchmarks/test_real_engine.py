@@ -1,12 +1,8 @@
 """The load beside an engine that runs already: its own count of tokens, and what is made of two runs."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-
 import pytest
 from benchmarks import real_engine
+from benchmarks.rigs import stack
 from benchmarks.rigs.load import Answers, Result
 
 COUNTED = """\
@@ -17,39 +13,23 @@ sglang:prompt_tokens_total{engine_type="unified",is_streaming="false",model_name
 """
 
 
-@contextmanager
-def engine_whose_metrics_are(text: str) -> Iterator[str]:
-    class Metrics(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
+def made(monkeypatch: pytest.MonkeyPatch, metrics: str) -> int:
+    """By an engine that answers so when its metrics are asked for."""
+    monkeypatch.setattr(stack, "get", {"http://an-engine/metrics": metrics.encode()}.__getitem__)
+    return real_engine.tokens_made("http://an-engine")
 
 
-def test_tokens_are_those_of_all_kinds_of_requests() -> None:
-    with engine_whose_metrics_are(COUNTED) as engine:
-        assert real_engine.tokens_made(engine) == 1220
+def test_tokens_are_those_of_all_kinds_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made(monkeypatch, COUNTED) == 1220
 
 
-def test_before_the_first_request_there_are_none() -> None:
-    with engine_whose_metrics_are("sglang:startup_time_seconds 21.0\n") as engine:
-        assert real_engine.tokens_made(engine) == 0
+def test_before_the_first_request_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made(monkeypatch, "sglang:startup_time_seconds 21.0\n") == 0
 
 
-def test_an_engine_that_does_not_count_is_refused() -> None:
-    with engine_whose_metrics_are("") as engine, pytest.raises(real_engine.NoMetrics, match="--enable-metrics"):
-        real_engine.tokens_made(engine)
+def test_an_engine_that_does_not_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(real_engine.NoMetrics, match="--enable-metrics"):
+        made(monkeypatch, "")
 
 
 def run(target: str, *, rate: float, tokens: int) -> Result:

@@ -1,8 +1,6 @@
 """Replies that are laid down come in their order, to the cue that was given last, in the chat format's own syntax."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.engine.conftest import WEATHER, Asker
+from tests.unit.engine.asking import WEATHER, Asker
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_engine.chat import prompt_text
@@ -134,9 +132,3 @@ def test_a_file_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None
         file.write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match=where):
             read_cues(file)
-
-
-def test_the_command_refuses_a_file_that_it_cannot_read(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rolloutfleet_engine", "--cues", str(tmp_path / "none.json")]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "none.json" in refused.stderr.splitlines()[-1]

@@ -10,7 +10,14 @@ import httpx
 import pytest
 from tests.waiting import PATIENCE
 
-from rolloutfleet_engine.faults import KINDS, ROUTED_EXPERTS_BYTES, SPOILERS, Fault
+from rolloutfleet_engine import faults
+from rolloutfleet_engine.faults import KINDS, SPOILERS, Fault
+
+
+@pytest.fixture(autouse=True)
+def small_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of them take seconds."""
+    monkeypatch.setattr(faults, "ROUTED_EXPERTS_BYTES", 1_000_000)
 
 
 def last_reply(text: str, *, stream: bool) -> dict[str, Any]:
@@ -44,7 +51,7 @@ def spoiled(kind: str, reply: dict[str, Any]) -> bool:
         "missing_finish_reason": lambda: "finish_reason" not in meta,
         "unknown_finish_reason": lambda: meta["finish_reason"] == {"type": "mystery"},
         "missing_version": lambda: "weight_version" not in meta and "weight_versions" not in meta,
-        "routed_experts": lambda: len(meta["routed_experts"]) == ROUTED_EXPERTS_BYTES,
+        "routed_experts": lambda: len(meta["routed_experts"]) == faults.ROUTED_EXPERTS_BYTES,
         "wrong_count": lambda: meta["completion_tokens"] == len(ids) + 1,
     }
     return tests[kind]()

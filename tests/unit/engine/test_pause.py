@@ -13,7 +13,7 @@ from rolloutfleet_engine.faults import Fault
 
 LONG = {"max_new_tokens": 120, "ignore_eos": True}
 LONGER = {"max_new_tokens": 350, "ignore_eos": True}
-"""Tokens for seconds: what is asked for meanwhile may come late."""
+"""More tokens than are made until the last of what is asked for meanwhile."""
 ENDLESS = {"max_new_tokens": 5000, "ignore_eos": True}
 
 

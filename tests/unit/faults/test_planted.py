@@ -4,12 +4,15 @@ from collections import Counter
 
 import pytest
 from tests.paths import ROOT
-from tests.timing.faults.fault import Fault, Promise
+from tests.timing.faults.fault import Fault, Promise, part_of
 from tests.timing.faults.planted import FAULTS
 from tests.timing.faults.results import read
 
 LEAST = 30
-NOT_FAST = ("pytest.mark.real", "pytest.mark.apiserver")
+RUN_IN_A_COPY = {"unit", "integration", "system", "browser", "timing"}
+"""Parts of the tests that a copy of the sources can run by itself."""
+SCRIPTS = (".js", ".html")
+"""Of the page: only a browser runs them."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -17,11 +20,9 @@ def test_a_fault_has_its_place_and_its_tests(fault: Fault) -> None:
     fault.file(ROOT)
     assert fault.planted != fault.text
     assert fault.tests
-    for test in fault.selection(ROOT):
-        file, _, name = test.partition("::")
-        text = (ROOT / file).read_text()
-        assert not name or f"def {name.partition('[')[0]}(" in text, test
-        assert not file.startswith("tests/engine/") and not any(mark in text for mark in NOT_FAST), test
+    parts = {part_of(test) for test in fault.selection(ROOT)}
+    assert parts <= RUN_IN_A_COPY
+    assert parts & {"unit", "integration"} or fault.file(ROOT).suffix in SCRIPTS
 
 
 def test_there_are_faults_of_every_promise() -> None:

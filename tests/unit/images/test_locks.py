@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from images.recipes import INSTALLER_LOCK, RECIPES, REPOSITORY, Recipe
-from images.wheels import FetchFailed, fetch, platforms
+from images.wheels import platforms
+from tests.unit.images.entrypoints import ENTRYPOINTS
 from tests.unit.images.locks import pinned
 
 LOCKS = [*(recipe.lock for recipe in RECIPES.values()), INSTALLER_LOCK]
@@ -53,10 +54,8 @@ def test_wheels_for_an_older_c_library_do_and_those_for_a_newer_one_do_not() -> 
     assert not any("_2_29_" in tag or "x86_64" in tag for tag in tags)
 
 
-def test_a_wheel_that_is_not_the_locked_one_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    lock = tmp_path / "wrong.lock"
-    name, [(version, _)] = "mdurl", ALL["mdurl"]
-    lock.write_text(f"{name}=={version} --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(FetchFailed, match=r"wheels of wrong\.lock can't be had"):
-        fetch(lock, tmp_path / "wheels", machine="x86_64")
-    assert not (tmp_path / "wheels").exists()
+def test_every_image_begins_with_the_init_that_its_lock_names() -> None:
+    assert set(ENTRYPOINTS) == set(RECIPES)
+    for target, words in ENTRYPOINTS.items():
+        assert words[:3] == ["dumb-init", "--single-child", "--"], target
+        assert "dumb-init" in pinned(RECIPES[target].lock), target

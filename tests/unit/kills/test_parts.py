@@ -1,6 +1,7 @@
 """What the killer is made of: the schedule, the journal that judges, and the sum of legs. The committed result, too."""
 
 import json
+import platform
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.integration.proxy.answers import Answer
+from tests.timing.kills import results
 from tests.timing.kills.agents import Agents
 from tests.timing.kills.asking import Asking, Unexpected
 from tests.timing.kills.cli import main
@@ -221,6 +223,14 @@ async def test_only_a_session_that_is_left_alone_may_be_gone() -> None:
 # The result
 
 
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is checked out and installed, and the machine: nobody asks git or `uname`, or reads all distributions."""
+    monkeypatch.setattr(results, "commit", lambda: "a commit")
+    monkeypatch.setattr(results, "_gateways", list)
+    monkeypatch.setattr(platform, "platform", lambda: "a system")
+
+
 KILL = Kill(kind=Kind.WORKER, target="proxy 0", how="", under_way=CALL, seen_by="/stats", clients={CALL: 2})
 
 
@@ -262,8 +272,8 @@ def legs(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
         record = leg(leg_asked.kills, contradictions=wrong)
         return Outcome(kills=[KILL] * leg_asked.kills, contradictions=wrong, record=record)
 
-    monkeypatch.setattr("tests.kills.cli.run", run)
-    monkeypatch.setattr("tests.kills.cli.stop_as_by_ctrl_c", lambda: None)
+    monkeypatch.setattr("tests.timing.kills.cli.run", run)
+    monkeypatch.setattr("tests.timing.kills.cli.stop_as_by_ctrl_c", lambda: None)
     return asked
 
 

@@ -1,9 +1,8 @@
-"""Rules and dashboard are generated from the metrics that are declared, and are what Prometheus and Grafana read."""
+"""Rules and dashboard are generated from the metrics that are declared, and are what Grafana reads."""
 
 import itertools
 import json
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from monitoring.alerts import ALERTS, RUNBOOK
 from monitoring.dashboard import COLUMNS, dashboard
-from monitoring.files import CHART, RULES, files
+from monitoring.files import files
 from monitoring.panels import ROWS
 from monitoring.promql import PROXY, NotDeclared, of
 from tests.paths import ROOT
-from tests.system.monitoring.prometheus import program
 from tests.unit.proxy.telemetry.test_metrics import declared_metrics
 from tests.unit.test_docs import anchors
 
@@ -44,17 +42,6 @@ def test_a_label_that_a_metric_does_not_have_is_an_error() -> None:
     assert of(PROXY.memory_bytes, kind="rss") == 'rolloutfleet_memory_bytes{kind="rss"}'
     with pytest.raises(NotDeclared, match="rolloutfleet_memory_bytes has no label sort"):
         of(PROXY.memory_bytes, sort="rss")
-
-
-def test_prometheus_takes_the_rules() -> None:
-    checked = subprocess.run(
-        [program("promtool"), "check", "rules", str(CHART / "rules" / RULES)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert f"{len(ALERTS)} rules found" in checked.stdout
 
 
 def test_every_alert_has_its_entry_in_the_runbook() -> None:

@@ -1,5 +1,6 @@
 """The services over a real store, without the rest of a proxy."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -55,10 +56,10 @@ async def open_weights(
     writer: Writer,
     *,
     max_hold: float,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
     told: Told | None = None,
 ) -> WeightService:
-    """As a store has them."""
+    """As a store has them, by the clock of the loop unless another is given."""
     state, paused_for = await writer.run(load)
-    gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for, clock=clock)
+    gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for, clock=clock or asyncio.get_running_loop().time)
     return WeightService(gate=gate, writer=writer, follow=(Told() if told is None else told).append)

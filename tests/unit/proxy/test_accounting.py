@@ -13,7 +13,6 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.lengths import at_length
 from tests.unit.proxy.stores import SyncStore
 from tests.unit.proxy.summing import said, summed
 
@@ -597,8 +596,6 @@ class AccountingOfSingleTurns(Accounting):
 
 
 TestAccounting = Accounting.TestCase
-TestAccounting.settings = settings(max_examples=at_length(75, long=150), stateful_step_count=40, deadline=None)
+TestAccounting.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestAccountingOfSingleTurns = AccountingOfSingleTurns.TestCase
-TestAccountingOfSingleTurns.settings = settings(
-    max_examples=at_length(25, long=50), stateful_step_count=40, deadline=None
-)
+TestAccountingOfSingleTurns.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)

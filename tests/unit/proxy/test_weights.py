@@ -44,7 +44,7 @@ class Clock:
 
 
 async def fresh(*, max_hold: float = 300.0, clock: Callable[[], float] | None = None) -> WeightService:
-    return await open_weights(InlineStore(), max_hold=max_hold, clock=clock or asyncio.get_running_loop().time)
+    return await open_weights(InlineStore(), max_hold=max_hold, clock=clock)
 
 
 async def begun(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

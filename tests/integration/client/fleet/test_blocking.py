@@ -5,62 +5,22 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.fleets import Fleet as Running
-from tests.integration.client.fleet.agents import talk_all, talked
+from tests.integration.client.fleet.agents import talk_all
 from tests.integration.client.fleet.conftest import key_file
+from tests.integration.client.fleet.leases import ended_group, taken, until_a_lease_lapses
+from tests.integration.client.fleet.trainers import Trainer
 from tests.threads import in_threads
 from tests.waiting import PATIENCE
 
-from rolloutfleet.fleet import Fleet, FleetClosed, Trajectory, Whereabouts
+from rolloutfleet.fleet import Fleet, FleetClosed, Whereabouts
 from rolloutfleet.fleet.blocking import LoopThread
-
-PRELUDE = """
-import json, signal, sys, time
-from rolloutfleet import Fleet
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored by what it runs in the background
-fleet = Fleet.from_url(sys.argv[1], admin_key_file=sys.argv[2], progress=False)
-def say(**what):
-    print(json.dumps(what), flush=True)
-"""
-
-
-class Trainer:
-    """A trainer in a process of its own, which says things on lines of JSON."""
-
-    def __init__(self, fleet: Running, code: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(code), fleet.proxy.url, str(key_file(fleet))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def hear(self) -> dict[str, object]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(self.process.communicate()[1])
-        said: dict[str, object] = json.loads(line)
-        return said
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.end()
-
-    def end(self, seconds: float = 30) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=seconds)
-        return self.process.returncode, errors
-
 
 StartTrainer = Callable[[str], Trainer]
 
@@ -80,32 +40,21 @@ def start_trainer(pair: Running) -> Iterator[StartTrainer]:
             trainer.kill()
 
 
-def ended_group(fleet: Fleet, size: int) -> str:
-    with fleet.start_group(size) as group:
-        talked(group)
-    return group.group_id
-
-
-def taken(fleet: Fleet, group_id: str) -> list[Trajectory]:
-    with fleet.export(group_id=group_id) as export:
-        return list(export)
-
-
 def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(start_trainer: StartTrainer, fleet: Fleet) -> None:
     group_id = ended_group(fleet, 2)
     trainer = start_trainer(
         """
         with fleet, fleet.export(count=100) as export:
-            for trajectory in export:
+            for number, trajectory in enumerate(export):
                 say(got=trajectory.trajectory_id)
+                if number == 1:
+                    say_once_it_waits()
         """,
     )
     got = {trainer.hear()["got"] for _ in range(2)}
-    time.sleep(0.3)
-    began = time.monotonic()
+    assert trainer.hear() == {"waits": True}
     trainer.process.send_signal(signal.SIGINT)
     status, errors = trainer.end()
-    assert time.monotonic() - began < 20
     assert status != 0
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
     assert {each.trajectory_id for each in taken(fleet, group_id)} == got
@@ -120,9 +69,9 @@ def test_ctrl_c_at_any_moment_returns_when_the_work_has_cleaned_up() -> None:
         begun += 1
         asyncio.get_running_loop().call_later(delay, signal.pthread_kill, main, signal.SIGINT)
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.01)
+            await asyncio.to_thread(int)  # over more than one step of the loop
             cleaned += 1
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -145,13 +94,14 @@ def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(start_trainer: Sta
             try:
                 with fleet.start_session() as session:
                     say(session=session.session_id)
+                    say_once_it_waits(lambda: budget.enqueued)
                     fleet.start_session()
             finally:
                 say(running=budget.running, enqueued=budget.enqueued)
         """,
     )
     session = str(trainer.hear()["session"])
-    time.sleep(0.5)
+    assert trainer.hear() == {"waits": True}
     trainer.process.send_signal(signal.SIGINT)
     assert trainer.hear() == {"running": 0, "enqueued": 0}
     trainer.end()
@@ -173,7 +123,7 @@ def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
         """,
     )
     got = trainer.hear()["got"]
-    time.sleep(8)
+    until_a_lease_lapses(fleet, seconds=6)
     # Renewed as long as the trainer lives.
     assert taken(fleet, group_id) == []
     trainer.kill()
@@ -195,7 +145,7 @@ def test_a_trainer_killed_after_it_acknowledged_gets_nothing_again(start_trainer
     )
     trainer.hear()
     trainer.kill()
-    time.sleep(2.5)
+    until_a_lease_lapses(fleet, seconds=2)
     with fleet.export(group_id=group_id) as export:
         assert list(export) == []
     assert set(export.statuses.values()) == {"gone"}

@@ -11,7 +11,7 @@ from tests.fleets import running_fleet
 from tests.integration.client.fleet.agents import talk, talk_all
 from tests.integration.client.fleet.conftest import whereabouts
 from tests.threads import in_threads
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, KeyRefused, TookTooLong, Unreachable, Whereabouts
 from rolloutfleet.staleness import StalenessManager
@@ -53,8 +53,7 @@ async def test_a_session_waits_until_another_ends(here: Whereabouts) -> None:
     async with of(here, counts) as fleet:
         group = await fleet.start_group(2)
         waiting = asyncio.create_task(fleet.start_session())
-        while counts.enqueued != 1:
-            await asyncio.sleep(0.01)
+        await comes_true(lambda: counts.enqueued == 1)
         await talk_all(group)
         await group.sessions[0].close()
         session = await asyncio.wait_for(waiting, PATIENCE)
@@ -84,10 +83,9 @@ async def test_first_come_first_served(here: Whereabouts) -> None:
     async with of(here, counts) as fleet:
         group = await fleet.start_group(2)
         large = asyncio.create_task(fleet.start_group(2))
-        while counts.enqueued != 2:
-            await asyncio.sleep(0.01)
+        await comes_true(lambda: counts.enqueued == 2)
         small = asyncio.create_task(fleet.start_session())
-        await asyncio.sleep(0.3)
+        await comes_true(lambda: counts.enqueued == 3)  # though there is room for one
         assert not small.done()
         for session in group:
             await session.delete()

@@ -12,6 +12,7 @@ from tests.fleets import Fleet as Running
 from tests.fleets import running_fleet
 from tests.integration.client.fleet.conftest import key_file
 from tests.paths import ROOT
+from tests.waiting import START
 
 PAGE = ROOT / "docs" / "trainer.md"
 
@@ -42,7 +43,7 @@ def ran(folder: Path, code: str) -> "subprocess.CompletedProcess[str]":
     """A trainer's process, to its end."""
     script = folder / "page.py"
     script.write_text(code)
-    return subprocess.run([sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=150)
+    return subprocess.run([sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=START)
 
 
 def test_the_page_runs(quickstart: Running, tmp_path: Path) -> None:

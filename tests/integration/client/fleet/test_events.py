@@ -14,7 +14,7 @@ from tests.fleets import Fleet, ProxyProcess
 from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.by_turns import check_halves, starts_by_turns
 from tests.integration.client.fleet.conftest import key_file
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.fleet import AsyncFleet, Refused, Session, Whereabouts
 from rolloutfleet.fleet import Fleet as Trainer
@@ -23,7 +23,7 @@ from rolloutfleet.fleet import Fleet as Trainer
 def restart(proxy: ProxyProcess) -> None:
     before = proxy.workers_begun()
     assert proxy.drain(f"again-{before}", then="restart").status_code == 200
-    asyncio.run(eventually(lambda: proxy.workers_begun() > before))
+    until(lambda: proxy.workers_begun() > before)
 
 
 def test_turns_of_all_proxies_come_once_each_also_across_a_restart(fleet: Trainer, pair: Fleet) -> None:

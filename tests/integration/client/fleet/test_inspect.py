@@ -21,7 +21,7 @@ from tests.integration.client.fleet.agents import say, talk, talked
 from tests.integration.client.fleet.conftest import key_file
 from tests.integration.client.fleet.test_events import restart
 from tests.integration.proxy.test_turns import TOOLS
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet.fleet import AsyncFleet, Session
 from rolloutfleet.fleet import Fleet as Trainer
@@ -167,16 +167,12 @@ def test_the_list_and_the_figures_have_all_proxies(
     talked(group)
     names = {session.session_id for session in group}
 
-    async def listed() -> Json:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                lines = got(browser, "/data/sessions.json")["sessions"]
-                found = {line["key"]: line for line in lines if line["session_id"] in names and line["turns"] == 1}
-                if len(found) == 4:
-                    return found
-                await asyncio.sleep(0.2)
+    def listed() -> Json:
+        lines = got(browser, "/data/sessions.json")["sessions"]
+        found = {line["key"]: line for line in lines if line["session_id"] in names and line["turns"] == 1}
+        return found if len(found) == 4 else None
 
-    found = asyncio.run(listed())
+    found = until(listed)
     assert {line["group_id"] for line in found.values()} == {group.group_id}
     shown = got(browser, "/data/fleet.json")
     assert [row["proxy"] for row in shown["proxies"]] == [0, 1] and shown["trouble"] is None
@@ -304,9 +300,9 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
     words = ("--url", running.proxy.url, "--admin-key-file", str(key_file(running)))
     for page in inspecting(*words):
         with page.browser() as browser:
-            before = asyncio.run(_once_listed(browser, names))
+            before = until(lambda: _listed(browser, names))
             running.proxies[1].kill()
-            figures = asyncio.run(_once_failed(browser))
+            figures = until(lambda: _failed(browser))
             (theirs, *_) = [name for name in names if name.startswith("s1-")]
             tree = browser.get(f"/data/sessions/{theirs}/tree.json")
             assert browser.get(f"/sessions/{theirs}.html").status_code == tree.status_code
@@ -318,20 +314,16 @@ def inspecting_until_listed(running: Fleet, names: set[str]) -> Iterator[Json]:
             yield {"before": before, "after": after, "figures": figures, "tree": tree.status_code}
 
 
-async def _once_listed(browser: httpx.Client, names: set[str]) -> Json:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            lines = got(browser, "/data/sessions.json")["sessions"]
-            if {line["key"] for line in lines} == names:
-                return lines
-            await asyncio.sleep(0.2)
+def _listed(browser: httpx.Client, names: set[str]) -> Json:
+    """Lines of the list, once it has exactly these."""
+    lines = got(browser, "/data/sessions.json")["sessions"]
+    return lines if {line["key"] for line in lines} == names else None
 
 
-async def _once_failed(browser: httpx.Client) -> Json:
-    async with asyncio.timeout(PATIENCE):
-        while not (figures := got(browser, "/data/fleet.json"))["failed"]:
-            await asyncio.sleep(0.2)
-        return figures
+def _failed(browser: httpx.Client) -> Json:
+    """Figures of the fleet, once a proxy is missing."""
+    figures = got(browser, "/data/fleet.json")
+    return figures if figures["failed"] else None
 
 
 def test_a_key_that_the_fleet_does_not_take_is_said_in_a_line(pair: Fleet, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What a training loop does with a fleet of two real proxies: sessions, rewards, exports, blocking and not."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ from tests.fleets import Fleet as Running
 from tests.fleets import running_fleet
 from tests.integration.client.fleet.agents import talk_all, talked
 from tests.integration.client.fleet.by_turns import sessions_by_turns
+from tests.integration.client.fleet.leases import until_a_lease_lapses
 from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
@@ -177,7 +177,7 @@ def test_a_lease_is_renewed_while_the_trainer_works(fleet: Fleet, monkeypatch: p
         talked([session])
     with fleet.export(session_ids=[session], lease_seconds=6) as export:
         (trajectory,) = export
-        time.sleep(8)
+        until_a_lease_lapses(fleet, seconds=6)
         with fleet.export(session_ids=[session]) as again:
             assert list(again) == []
         assert again.statuses == {trajectory.session_id: "leased_elsewhere"}

@@ -1,10 +1,10 @@
 """Pauses, versions and weight updates by a trainer: two real proxies, two engines, and a proxy killed in between."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 
 import httpx
 import psutil
@@ -14,7 +14,7 @@ from tests.fleets import Fleet as Running
 from tests.fleets import ProxyProcess, running_fleet
 from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.conftest import whereabouts
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, comes_true, eventually
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, NotEverywhere, Refused, StillPaused
 from rolloutfleet.fleet.proxies import Proxies
@@ -42,35 +42,40 @@ def two(running: Running) -> Iterator[Running]:
         fleet.resume()
 
 
-@asynccontextmanager
-async def agents(fleet: AsyncFleet, number: int = 4) -> AsyncIterator[None]:
-    """Agents that talk all the time; what they can't do in a while that a proxy is down does not matter here."""
+@contextlib.asynccontextmanager
+async def agents(fleet: AsyncFleet, number: int = 4) -> AsyncIterator[list[str]]:
+    """Agents that talk all the time, and their turns; what they can't do while a proxy is down does not matter here."""
+    turns: list[str] = []
 
     async def one() -> None:
         while True:
-            try:
+            with contextlib.suppress(Exception):
                 async with await fleet.start_session() as session:
-                    await talk(session, max_tokens=40)
-            except Exception:
-                await asyncio.sleep(0.1)
+                    turns.extend(await talk(session, max_tokens=40))
 
     tasks = [asyncio.create_task(one()) for _ in range(number)]
     try:
-        yield
+        yield turns
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def turns_more(turns: list[str], number: int) -> None:
+    """Return once agents have made so many more."""
+    enough = len(turns) + number
+    await comes_true(lambda: len(turns) >= enough)
+
+
 async def states(running: Running) -> list[tuple[int, int, bool]]:
-    return await states_of(running.proxies)
+    return await asyncio.to_thread(states_of, running.proxies)
 
 
-async def states_of(proxies: Sequence[ProxyProcess]) -> list[tuple[int, int, bool]]:
-    """(version, epoch, paused) as each proxy has it by itself."""
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {proxies[0].key}"}, timeout=PATIENCE) as admin:
-        said = [(await admin.get(f"{proxy.url}/version")).json() for proxy in proxies]
+def states_of(proxies: Sequence[ProxyProcess]) -> list[tuple[int, int, bool]]:
+    """(version, epoch, paused) as each proxy has it by itself. Blocks."""
+    with httpx.Client(headers={"authorization": f"Bearer {proxies[0].key}"}, timeout=PATIENCE) as admin:
+        said = [admin.get(f"{proxy.url}/version").json() for proxy in proxies]
     return [(each["version"], each["epoch"], each["paused"]) for each in said]
 
 
@@ -83,22 +88,21 @@ async def in_engines(running: Running, version: int) -> None:
 
 async def agree(running: Running, *, version: int, paused: bool = False) -> None:
     """All proxies say the same, soon."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                found = await states(running)
-            except httpx.TransportError:
-                found = []
-            if len(set(found)) == 1 and (found[0][0], found[0][2]) == (version, paused):
-                return
-            await asyncio.sleep(0.1)
+
+    def said() -> set[tuple[int, int, bool]]:
+        try:
+            return set(states_of(running.proxies))
+        except httpx.TransportError:
+            return set()
+
+    await eventually(lambda: [(each[0], each[2]) for each in said()] == [(version, paused)])
 
 
 async def test_the_whole_dance_while_agents_talk(two: Running) -> None:
-    async with AsyncFleet(whereabouts(two), progress=False) as fleet, agents(fleet):
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet, agents(fleet) as turns:
         first = (await fleet.weights()).version
         for version in range(first + 1, first + 4):
-            await asyncio.sleep(0.2)
+            await turns_more(turns, 2)
             async with fleet.weight_update(version) as update:
                 assert {paused for _, _, paused in await states(two)} == {True}
                 assert update.paused is not None
@@ -165,7 +169,7 @@ async def test_a_pause_that_the_next_leader_undid_is_no_pause(two: Running, monk
         await check(proxies, ordinal)
 
     async def after_the_first_lead(proxies: Proxies, ordinal: int) -> None:
-        if (await states_of(two.proxies[:1]))[0][2] and ordinal == 1:
+        if (await asyncio.to_thread(states_of, two.proxies[:1]))[0][2] and ordinal == 1:
             engine.suspend()
             monkeypatch.setattr(Proxies, "check", awake)
             await awake(proxies, ordinal)
@@ -213,16 +217,13 @@ async def test_a_pause_that_is_broken_off_does_not_stay(two: Running) -> None:
         version = (await fleet.weights()).version
         for wait in (0.0, 0.005, 0.02, 0.05, 0.2):
             task = asyncio.create_task(fleet.pause())
-            await asyncio.sleep(wait)
-            task.cancel()
+            asyncio.get_running_loop().call_later(wait, task.cancel)
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             if not task.cancelled():
                 # It was done before it could be broken off.
                 assert not isinstance(outcome, BaseException), outcome
                 await fleet.resume()
-            async with asyncio.timeout(PATIENCE):
-                while fleet.owed:
-                    await asyncio.sleep(0.02)
+            await comes_true(lambda: not fleet.owed)
             await agree(two, version=version)
 
 
@@ -247,12 +248,14 @@ async def test_an_update_goes_on_without_a_killed_proxy_which_is_told_when_it_is
 @pytest.mark.parametrize("killed", [0, 1])
 async def test_a_leader_killed_in_the_middle_of_an_update(two: Running, killed: int) -> None:
     """Whichever proxy led, the other one goes on, and both agree in the end."""
-    async with AsyncFleet(whereabouts(two, ordinal=1 - killed), progress=False) as fleet, agents(fleet):
+    async with AsyncFleet(whereabouts(two, ordinal=1 - killed), progress=False) as fleet, agents(fleet) as turns:
         version = (await fleet.weights()).version + 1
-        await asyncio.sleep(0.3)
-        pausing = asyncio.create_task(fleet.pause())
-        await asyncio.sleep(0.01)
-        two.proxies[killed].kill()
+        await turns_more(turns, 2)
+        with suspended(two.engine.pid):
+            pausing = asyncio.create_task(fleet.pause())
+            # Whoever leads has told both, and waits for the engines.
+            await eventually(lambda: all(paused for *_, paused in states_of(two.proxies)))
+            two.proxies[killed].kill()
         paused = await asyncio.wait_for(pausing, PATIENCE)
         assert paused.paused
         await in_engines(two, version)
@@ -272,6 +275,4 @@ async def test_a_proxy_that_hangs_is_named_and_told_later(two: Running) -> None:
             assert [each.ordinal for each in answer.failed] == [1]
             assert fleet.owed == ["what proxy 1 missed of the weights"]
         await agree(two, version=version)
-        async with asyncio.timeout(PATIENCE):
-            while fleet.owed:
-                await asyncio.sleep(0.05)
+        await comes_true(lambda: not fleet.owed)

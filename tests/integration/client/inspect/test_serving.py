@@ -1,23 +1,34 @@
-"""The page listens on the loopback alone, and asks a fleet for nothing while nobody looks."""
+"""The page listens on the loopback alone, and a browser is let in by the URL that is printed."""
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.commands import CLI
+from tests.commands import CLI, invoke
 from tests.unit.client.inspect.sites import whole
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
-from rolloutfleet.inspect.looking import ENOUGH, Looking
 from rolloutfleet.inspect.serving import listen
+
+LOOK = """
+import json, os, pathlib, re, sys, urllib.error, urllib.parse, urllib.request
+file = pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[2]).path))
+said = {"asked": sys.argv[2], "file": str(file), "content": file.read_text()}
+try:
+    urllib.request.urlopen(re.search(r"url=(http://[^/]+/)", said["content"])[1], timeout=30)
+except urllib.error.HTTPError as error:
+    said["answer"] = error.code
+said["mode"] = file.parent.stat().st_mode & 0o777
+part = pathlib.Path(sys.argv[1] + ".part")
+part.write_text(json.dumps(said))
+part.rename(sys.argv[1])
+"""
 
 
 def test_it_listens_on_the_loopback_alone_and_answers_without_waiting_for_acknowledgements() -> None:
@@ -37,10 +48,7 @@ def test_a_browser_is_opened_by_a_file_that_nobody_else_can_read(tmp_path: Path)
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]
         assert "Ctrl-C" in process.stdout.readline()
-        for _ in range(600):
-            if seen.exists():
-                break
-            time.sleep(0.05)
+        until(seen.exists)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     said = json.loads(seen.read_text())
@@ -63,34 +71,6 @@ def test_who_opens_the_url_is_let_in_also_when_the_terminal_is_gone(tmp_path: Pa
             process.terminate()
 
 
-LOOK = """
-import json, os, pathlib, re, sys, urllib.error, urllib.parse, urllib.request
-file = pathlib.Path(urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[2]).path))
-said = {"asked": sys.argv[2], "file": str(file), "content": file.read_text()}
-try:
-    urllib.request.urlopen(re.search(r"url=(http://[^/]+/)", said["content"])[1], timeout=30)
-except urllib.error.HTTPError as error:
-    said["answer"] = error.code
-said["mode"] = file.parent.stat().st_mode & 0o777
-part = pathlib.Path(sys.argv[1] + ".part")
-part.write_text(json.dumps(said))
-part.rename(sys.argv[1])
-"""
-
-
-async def test_who_has_asked_for_something_looks_on_for_a_minute() -> None:
-    now = 0.0
-    looking = Looking(lambda: now)
-    waiting = asyncio.create_task(looking.wait())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    looking.now()
-    await waiting
-    now = ENOUGH
-    async with asyncio.timeout(PATIENCE):
-        await looking.wait()
-    now = ENOUGH + 1
-    waiting = asyncio.create_task(looking.wait())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    waiting.cancel()
+def test_a_folder_that_is_no_tokenizer_is_said_in_a_line() -> None:
+    done = invoke("inspect", "--dumps", ".", "--port", "0", "--tokenizer", "none")
+    assert done.returncode in (1, 2) and "is not a tokenizer" in done.stderr and "Traceback" not in done.stderr

@@ -4,13 +4,15 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.gateways import LOOPBACK, QUICK, SPEC
 from tests.processes import free_port, free_ports
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, START, eventually
 
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
@@ -25,6 +27,9 @@ from rolloutfleet_proxy.engine.client import Engine
 
 KEY = "rfa-control"
 ENGINE_KEY = "the-engines"
+PASS = 1.0
+"""Seconds."""
+PASSES = int(START / PASS)
 
 
 class Gateway:
@@ -47,6 +52,17 @@ class Gateway:
         }
         argv = smg.command(sys.executable, control_key=self.key_file, api_key=self.api_key)
         self.process = subprocess.Popen([*argv, *commands.flags(flags), *smg.pushed_engines()])
+
+    def told(self) -> str | None:
+        """What it tells of its engines; None where it does not answer."""
+        try:
+            headers = {"authorization": f"Bearer {KEY}"}
+            return httpx.get(f"{self.url}/workers", headers=headers, trust_env=False).text
+        except httpx.TransportError:
+            return None
+
+    def tells_something_else_than(self, before: str | None) -> bool:
+        return self.told() != before
 
     def kill(self) -> None:
         if self.process is not None:
@@ -86,21 +102,26 @@ async def gateways() -> AsyncIterator[GatewayClient]:
 async def brought_in_line(
     gateways: GatewayClient, gateway: Gateway, *, ready: set[str], there: set[str], engine_key: str | None = None
 ) -> None:
-    """What passes of the operator do, until there is nothing to do and nothing under way."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            listed = (await gateways.lists([gateway.url], KEY)).get(gateway.url)
-            if listed is not None:
-                changes = list(changes_of(gateway.url, listed, ready=ready, there=there))
-                assert all(each.id is not None for each in listed if each.url not in there and not each.draining)
-                if not (changes or any(each.draining for each in listed)):
-                    return
-                for change in changes:
-                    if isinstance(change, AddWorker):
-                        await gateways.add(change, KEY, engine_key)
-                    else:
-                        await gateways.remove(change, KEY)
-            await asyncio.sleep(0.2)
+    """What passes of the operator do, until there is nothing to do and nothing under way.
+
+    There is one when the gateway tells something else, at the latest after PASS.
+    """
+    for _ in range(PASSES):
+        before = gateway.told()
+        listed = (await gateways.lists([gateway.url], KEY)).get(gateway.url)
+        if listed is not None:
+            changes = list(changes_of(gateway.url, listed, ready=ready, there=there))
+            assert all(each.id is not None for each in listed if each.url not in there and not each.draining)
+            if not (changes or any(each.draining for each in listed)):
+                return
+            for change in changes:
+                if isinstance(change, AddWorker):
+                    await gateways.add(change, KEY, engine_key)
+                else:
+                    await gateways.remove(change, KEY)
+        with suppress(TimeoutError):
+            await eventually(partial(gateway.tells_something_else_than, before), seconds=PASS)
+    raise AssertionError(f"not in line after {PASSES} passes: {gateway.told()}")
 
 
 async def urls(gateways: GatewayClient, gateway: Gateway) -> set[str]:
@@ -153,9 +174,7 @@ async def test_a_gateway_lets_calls_end_at_an_engine_that_leaves(gateways: Gatew
         long = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
         async with httpx.AsyncClient(timeout=PATIENCE) as http:
             call = asyncio.create_task(http.post(f"{gateway.url}/generate", json=long))
-            async with asyncio.timeout(PATIENCE):
-                while (await http.get(f"{leaving.url}/counters")).json()["running"] == 0:
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: httpx.get(f"{leaving.url}/counters").json()["running"])
             await brought_in_line(gateways, gateway, ready={staying.url}, there={staying.url})
             assert not call.done(), "it was let go of before the call ended"
             answer = await call
@@ -191,8 +210,6 @@ async def test_an_engine_that_drains_is_listed_as_such(gateways: GatewayClient, 
         (known,) = (await gateways.lists([gateway.url], KEY))[gateway.url]
         assert known.id is not None
         await gateways.remove(RemoveWorker(gateway=gateway.url, url=known.url, id=known.id), KEY)
-        async with asyncio.timeout(PATIENCE):
-            while (listed := (await gateways.lists([gateway.url], KEY))[gateway.url]) == (known,):
-                await asyncio.sleep(0.02)
-        (draining,) = listed
+        await eventually(lambda: "draining" in (gateway.told() or ""))
+        (draining,) = (await gateways.lists([gateway.url], KEY))[gateway.url]
         assert draining == ObservedWorker(url=known.url, healthy=False, id=known.id, draining=True)

@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.system.disks import fill, small_disk
-from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, Database, open_database
-from rolloutfleet_proxy.store.reserve import MOST, Reserve, reserve_of
-from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
+from rolloutfleet_proxy.store.reserve import Reserve
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import ServedClock, Writer
-
-TURNS = 100
-LONG = range(20_000)
 
 
 @pytest.fixture
@@ -39,11 +34,6 @@ def forget(transaction: Transaction, *, name: str) -> None:
 async def opened(disk: Path) -> tuple[Database, Writer]:
     database = open_database(disk / "store", with_reserve=True)
     return database, Writer(database, ServedClock(database))
-
-
-def test_its_size_goes_by_the_disks() -> None:
-    assert reserve_of(24 << 20) == 3 << 20 and reserve_of(200 << 20) == 25 << 20
-    assert reserve_of(20 << 30) == reserve_of(512 << 20) == MOST
 
 
 def test_it_is_taken_given_up_and_taken_again(disk: Path) -> None:
@@ -160,22 +150,3 @@ async def test_a_store_opens_on_a_disk_that_filled_up_behind_it(disk: Path) -> N
     assert connection.execute("SELECT length(value) FROM facts WHERE name = 'kept'").fetchone() == (1000,)
     connection.close()
     database.close()
-
-
-@pytest.mark.parametrize("how", ["deleted", "closed", "deleted after a trajectory"])
-def test_what_frees_writes_a_page_a_turn_at_the_most_however_long_it_is(tmp_path: Path, how: str) -> None:
-    store = SyncStore(tmp_path)
-    ((session, _),) = store.start()
-    if how == "deleted after a trajectory":
-        store.commit(session, name="first")
-        store.run(lambda transaction: close_turns(transaction, session, closed_by="reward"))
-    for number in range(TURNS):
-        store.commit(session, name=f"turn-{number}", output=LONG)
-    log = tmp_path / "store.sqlite3-wal"
-    connection = store.database.connect()
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    connection.close()
-    end = close_session if how == "closed" else delete_session
-    store.run(lambda transaction: end(transaction, session))
-    assert log.stat().st_size < (TURNS + 50) * 4120 < (tmp_path / "store.sqlite3").stat().st_size / 10
-    store.close()

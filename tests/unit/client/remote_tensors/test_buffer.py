@@ -1,14 +1,11 @@
 """The fetch buffer: bounded, shared by concurrent fetches, and empty of what was cleared, in whatever order."""
 
-import multiprocessing
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.waiting import PATIENCE
 
 from rolloutfleet import remote_tensors
 from rolloutfleet.remote_tensors.buffer import ENTRY_OVERHEAD, PROCESS, FetchBuffer, Flight
@@ -178,30 +175,6 @@ def test_nothing_passed_clears_nothing_and_a_flush_everything() -> None:
     assert remote_tensors.fetch_buffer_stats() == {"entries": 4, "bytes": 400}
     assert remote_tensors.flush_fetch_buffer() == 4
     assert remote_tensors.fetch_buffer_stats() == {"entries": 0, "bytes": 0}
-
-
-@pytest.mark.usefixtures("filled")
-def test_a_forked_process_starts_with_an_empty_one_whoever_held_the_lock() -> None:
-    answers = multiprocessing.get_context("fork").Queue()
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with PROCESS._lock:
-            held.set()
-            done.wait(PATIENCE)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(PATIENCE)
-    child = multiprocessing.get_context("fork").Process(
-        target=lambda: answers.put(remote_tensors.fetch_buffer_stats()), daemon=True
-    )
-    child.start()
-    done.set()
-    holder.join()
-    assert answers.get(timeout=PATIENCE) == {"entries": 0, "bytes": 0}
-    child.join(PATIENCE)
-    assert remote_tensors.fetch_buffer_stats()["entries"] == 6
 
 
 def test_a_limit_below_nothing_is_refused() -> None:

@@ -2,21 +2,16 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Container
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-import uvicorn
-from tests.processes import free_ports
-from tests.waiting import PATIENCE
+from tests.unit.proxy.cluster.served import Served, served, settings_of
 
-from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_call, owner_of_names
 from rolloutfleet_proxy.cluster.peers import Peers
@@ -30,6 +25,7 @@ from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label
 
 OWNERS = [Owner(ordinal, f"{ordinal:012x}") for ordinal in range(3)]
 LIMIT = 100_000
+PORTS = [7000, 7001]
 
 
 @dataclass
@@ -122,36 +118,12 @@ class Proxies:
     urls: list[str]
     apps: list[App]
     metrics: Metrics
-    servers: list[uvicorn.Server]
+    servers: list[Served]
     client: httpx.AsyncClient
 
     def path(self, owner: int, what: str) -> str:
         """A path of a session that proxy `owner` made."""
         return f"{self.urls[0]}/sessions/{OWNERS[owner].name(SESSION)}/{what}"
-
-
-def settings_of(ordinal: int, ports: list[int], *, replicas: int) -> ProxySettings:
-    return ProxySettings(
-        fleet="test",
-        model="none",
-        ordinal=ordinal,
-        replicas=replicas,
-        port=ports[ordinal],
-        peers=PeersSettings(ports=ports),
-        state_dir=Path("unused"),
-        gateway_url="http://127.0.0.1:9",
-    )
-
-
-@asynccontextmanager
-async def serving(app: Any, listening: socket.socket) -> AsyncIterator[uvicorn.Server]:
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
-    task = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield server
-    finally:
-        server.should_exit = True
-        await task
 
 
 class Imported(Adopted):
@@ -176,23 +148,22 @@ async def running(
 ) -> AsyncIterator[Proxies]:
     """Two proxies of a fleet that once had three. `misled`: each thinks that the other's address is its own."""
     async with AsyncExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(up)]
-        ports = [*(one.getsockname()[1] for one in sockets), *free_ports(2 - up)]
         apps, metrics, servers = [App(), App()], Metrics(), []
         for ordinal in range(up):
-            known = [ports[0], ports[0]] if misled else ports
+            known = [PORTS[0], PORTS[0]] if misled else PORTS
             peers = Peers(settings_of(ordinal, known, replicas=2), ever=3)
             apps[ordinal].peers = peers
             stack.push_async_callback(peers.close)
-            served = Forwarding(
+            app = Forwarding(
                 apps[ordinal],
                 ownership_of(ordinal, peers, ephemeral=ephemeral, imported=imported),
                 body_limit=lambda scope: LIMIT,
                 metrics=metrics,
             )
-            servers.append(await stack.enter_async_context(serving(served, sockets[ordinal])))
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE))
-        yield Proxies([f"http://127.0.0.1:{port}" for port in ports], apps, metrics, servers, client)
+            servers.append(await served(app, PORTS[ordinal]))
+            stack.push_async_callback(servers[ordinal].stop)
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        yield Proxies([f"http://127.0.0.1:{port}" for port in PORTS], apps, metrics, servers, client)
 
 
 def whose(path: str, headers: list[tuple[bytes, bytes]], method: str = "POST") -> Owner | None:
@@ -316,7 +287,7 @@ async def test_a_caller_that_leaves_is_gone_at_the_owner_too(what: str) -> None:
         call = asyncio.create_task(proxies.client.get(proxies.path(1, what)))
         await proxies.apps[1].asked.wait()
         call.cancel()
-        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), PATIENCE)
+        await proxies.apps[1].requests[0].left.wait()
         await asyncio.gather(call, return_exceptions=True)
 
 
@@ -331,7 +302,7 @@ async def test_a_caller_that_leaves_in_mid_body_is_gone_at_the_owner_too() -> No
         await proxies.apps[1].asked.wait()
         await proxies.apps[1].requests[0].arrived.wait()
         call.cancel()
-        await asyncio.wait_for(proxies.apps[1].requests[0].left.wait(), PATIENCE)
+        await proxies.apps[1].requests[0].left.wait()
         await asyncio.gather(call, return_exceptions=True)
         assert not by_label(proxies.metrics.refused)
 
@@ -384,7 +355,7 @@ async def test_an_owner_that_breaks_off_is_owner_unavailable_as_it_may_have_done
     async with running() as proxies:
         call = asyncio.create_task(proxies.client.post(proxies.path(1, "silent"), content=b"do it"))
         await proxies.apps[1].asked.wait()
-        for connection in list(proxies.servers[1].server_state.connections):
+        for connection in list(proxies.servers[1].server.server_state.connections):
             connection.transport.abort()
         answer = await call
         assert (answer.status_code, code_of(answer)) == (503, "owner_unavailable")

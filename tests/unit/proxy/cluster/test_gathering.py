@@ -1,8 +1,6 @@
 """A session's tensors brought together from the whole fleet, and what is said of those that can't be had."""
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Response
-from tests.processes import free_port
-from tests.unit.proxy.cluster.test_forwarding import serving, settings_of
+from tests.unit.proxy.cluster.served import served, settings_of
 from tests.unit.proxy.shards.shelf import form_of_all
 from tests.unit.proxy.shards.shelf import safetensors as one_tensor
 
@@ -40,6 +37,7 @@ KEY = "an-admin-key-for-tests-alone"
 FORM, DATA = form_of_all("bfloat16", 5, 3)
 BODY = one_tensor(FORM, DATA)
 AWAY, ELSEWHERE = 2, "http://127.0.0.1:9"
+PORTS = [7000, 7001, 7002]
 
 
 @dataclass
@@ -71,18 +69,16 @@ async def opened(stack: AsyncExitStack, folder: Path) -> tuple[Writer, Reader, S
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(AWAY)]
-        ports = [*(one.getsockname()[1] for one in sockets), free_port()]
         writer, reader, here, store_id = await opened(stack, tmp_path / "0")
         _, _, there, other_id = await opened(stack, tmp_path / "1")
-        peers = Peers(settings_of(0, ports, replicas=3))
+        peers = Peers(settings_of(0, PORTS, replicas=3))
         app = FastAPI()
         app.include_router(shards_api.router)
         app.add_exception_handler(DomainError, lambda _, error: Response(body_of(error), status_of(error)))
         none = SessionRegistry(reader, cache_bytes=0)
         access = Access(admin=AdminKeys([KEY]), registry=none, seals=Seals())
         app.state.services = SimpleNamespace(access=access, shards=SimpleNamespace(shelf=there))
-        await stack.enter_async_context(serving(app, sockets[1]))
+        stack.push_async_callback((await served(app, PORTS[1])).stop)
         stack.push_async_callback(peers.close)
         owners = [Owner(0, store_id), Owner(1, other_id), Owner(AWAY, "0" * 12)]
         gatherer = Gatherer(here, reader, peers, owners[0], admin_key=lambda: KEY, limit=1000)
@@ -146,14 +142,11 @@ async def test_a_key_that_is_refused_is_said_so_and_not_shown(fleet: Fleet, capl
 
 async def test_an_owner_that_hangs_is_waited_for_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "TIMEOUT", 0.3)
-    port = int(fleet.peers.address(AWAY).rpartition(":")[2])
-    with socket.create_server(("127.0.0.1", port)) as listening:
-        async with fleet.gatherer.gathered([fleet.reference(f"slow-{at}", AWAY) for at in range(50)]) as found:
-            assert len(found.unreachable) == 50
-        listening.setblocking(False)
-        asked = 0
-        with contextlib.suppress(BlockingIOError):
-            while asked < 50:
-                listening.accept()[0].close()
-                asked += 1
-    assert asked <= gathering.CONCURRENT_FETCHES
+    asked: list[asyncio.StreamWriter] = []
+    references = [fleet.reference(f"slow-{at}", AWAY) for at in range(50)]
+    listening = await asyncio.start_server(lambda _, writer: asked.append(writer), "127.0.0.1", PORTS[AWAY])
+    async with listening, fleet.gatherer.gathered(references) as found:
+        assert len(found.unreachable) == 50
+    for writer in asked:
+        writer.close()
+    assert 1 <= len(asked) <= gathering.CONCURRENT_FETCHES

@@ -13,15 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.processes import free_ports
+from tests.unit.proxy.cluster.served import Served, served, settings_of
 from tests.unit.proxy.services import open_weights
-from tests.waiting import PATIENCE
 
-from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.cluster.weights import FleetWeights
@@ -44,7 +41,8 @@ from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
 KEY = "an-admin-key-for-tests"
-SIZE = 3
+PORTS = [7000, 7001, 7002]
+SIZE = len(PORTS)
 
 
 def table(*opens: int) -> list[Peer]:
@@ -154,8 +152,7 @@ class OneProxy:
 class Fleet:
     proxies: list[OneProxy]
     urls: list[str]
-    servers: list["Served"]
-    ports: list[int]
+    servers: list[Served]
     engines: SilentEngines
     client: httpx.AsyncClient
 
@@ -165,23 +162,9 @@ class Fleet:
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.02)
-
-
-class Served:
-    def __init__(self, app: FastAPI, port: int) -> None:
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app, host="127.0.0.1", port=port, lifespan="off", log_config=None, timeout_graceful_shutdown=1
-            )
-        )
-        self._task = asyncio.create_task(self._server.serve())
-
-    async def stop(self) -> None:
-        self._server.should_exit = True
-        await self._task
 
 
 def app_of(proxy: OneProxy) -> FastAPI:
@@ -226,29 +209,18 @@ def app_of(proxy: OneProxy) -> FastAPI:
 
 
 @asynccontextmanager
-async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngines) -> AsyncIterator[OneProxy]:
-    settings = ProxySettings(
-        fleet="test",
-        model="none",
-        ordinal=ordinal,
-        replicas=len(ports),
-        port=ports[ordinal],
-        peers=PeersSettings(ports=ports),
-        state_dir=tmp,
-        gateway_url="http://127.0.0.1:9",
-    )
+async def opened(tmp: Path, ordinal: int, engines: SilentEngines) -> AsyncIterator[OneProxy]:
+    clock = asyncio.get_running_loop().time
     database = open_database(tmp / f"store{ordinal}")
-    writer = Writer(database, ServedClock(database))
-    weights = await open_weights(writer, max_hold=5.0)
+    writer = Writer(database, ServedClock(database, monotonic=clock))
+    weights = await open_weights(writer, max_hold=5.0, clock=clock)
     reader = Reader(database)
-    peers = Peers(settings)
+    peers = peers_of(ordinal)
     yield (
         proxy := OneProxy(
             owner=Owner(ordinal, database.store_id),
             weights=weights,
-            fleet_weights=FleetWeights(
-                weights, ordinal=ordinal, engines=engines, clock=asyncio.get_running_loop().time
-            ),
+            fleet_weights=FleetWeights(weights, ordinal=ordinal, engines=engines, clock=clock),
             peers=peers,
             writer=writer,
             sessions=SessionRegistry(reader, cache_bytes=0),
@@ -264,23 +236,24 @@ async def opened(tmp: Path, ordinal: int, ports: list[int], engines: SilentEngin
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    # All share one event loop: a poll must outlast the time for which that may stand still.
-    monkeypatch.setattr("rolloutfleet_proxy.cluster.peers.POLL_TIMEOUT", 20.0)
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
-        ports, engines = free_ports(SIZE), SilentEngines()
-        proxies = [await stack.enter_async_context(opened(tmp_path, n, ports, engines)) for n in range(SIZE)]
-        servers = [Served(app_of(proxy), port) for proxy, port in zip(proxies, ports, strict=True)]
+        engines = SilentEngines()
+        proxies = [await stack.enter_async_context(opened(tmp_path, n, engines)) for n in range(SIZE)]
+        servers = [await served(app_of(proxy), port) for proxy, port in zip(proxies, PORTS, strict=True)]
         for server in servers:
             stack.push_async_callback(server.stop)
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE))
-        running = Fleet(
-            proxies, [proxy.peers.address(n) for n, proxy in enumerate(proxies)], servers, ports, engines, client
-        )
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        urls = [proxy.peers.address(n) for n, proxy in enumerate(proxies)]
+        running = Fleet(proxies, urls, servers, engines, client)
         for proxy in proxies:
             begin(proxy)
         await running.until(lambda: all(sees_all(proxy) for proxy in proxies))
         yield running
+
+
+def peers_of(ordinal: int) -> Peers:
+    return Peers(settings_of(ordinal, PORTS, replicas=SIZE))
 
 
 def begin(proxy: OneProxy) -> None:
@@ -373,7 +346,7 @@ async def test_a_start_waits_for_the_proxy_that_keeps_its_key(fleet: Fleet) -> N
         refused = await start(fleet, at, key)
         assert says(refused) == (503, "owner_unreachable")
         assert refused.headers["retry-after"] == "1" and "x-should-retry" not in refused.headers
-    again = Served(app_of(fleet.proxies[2]), fleet.ports[2])
+    again = await served(app_of(fleet.proxies[2]), PORTS[2])
     await fleet.until(lambda: sees_all(fleet.proxies[0]))
     assert (await start(fleet, 0, key)).text == first.text
     assert started(fleet) == [0, 0, 1]
@@ -437,7 +410,7 @@ async def test_a_start_that_broke_off_is_owner_unavailable_as_it_may_have_been_m
 
     await fleet.servers[2].stop()
     await fleet.until(lambda: not sees_all(fleet.proxies[0]))
-    breaking = await asyncio.start_server(take_and_leave, "127.0.0.1", fleet.ports[2])
+    breaking = await asyncio.start_server(take_and_leave, "127.0.0.1", PORTS[2])
     async with breaking:
         # To its keeper it would not be sent now; a keeper whose fleet was larger asks it all the same.
         await fleet.proxies[0].writer.run(partial(place_claim, key=(key := kept_by(0)), ordinal=2))
@@ -491,17 +464,7 @@ async def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts(fleet
     assert down.looking is not None
     down.looking.cancel()
     await down.peers.close()
-    down.peers = Peers(
-        ProxySettings(
-            fleet="test",
-            model="none",
-            ordinal=2,
-            replicas=SIZE,
-            peers=PeersSettings(ports=[int(url.rsplit(":", 1)[1]) for url in fleet.urls]),
-            state_dir=Path("unused"),
-            gateway_url="http://127.0.0.1:9",
-        )
-    )
+    down.peers = peers_of(2)
     begin(down)
     assert down.weights.gate.starting, "calls wait until it has asked"
     await fleet.until(lambda: not down.weights.gate.starting)

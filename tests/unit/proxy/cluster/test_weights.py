@@ -6,7 +6,6 @@ no time, and the same seed gives the same run.
 
 import asyncio
 import random
-import selectors
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -47,37 +46,6 @@ T = TypeVar("T")
 
 TIMEOUT = 5.0
 """Seconds until an answer that does not come is given up."""
-
-
-TICK = 1e-5
-"""Seconds that a round of the loop takes: without them a timer due in no time would never be past."""
-
-
-class _NoWaiting(selectors.DefaultSelector):
-    """Instead of waiting for time to pass, lets it pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everybody waits for something that can't happen"
-        self.now += max(TICK, timeout)
-        return super().select(0)
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._clock = _NoWaiting()
-        super().__init__(self._clock)
-
-    def time(self) -> float:
-        return self._clock.now
-
-
-def simulate(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(work())
 
 
 class MemoryStore(Writer):
@@ -369,7 +337,7 @@ def test_a_fleet_never_ends_half_paused_without_saying_who(seed: int, plan: list
         behind = {ordinal for ordinal, order in orders.items() if order != newest}
         assert behind <= named, (orders, answers)
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @settings(max_examples=200, deadline=None)
@@ -388,7 +356,7 @@ def test_engines_go_with_the_fleet_however_steps_overlap(seed: int, plan: list[S
         assert (fleet.turns == turns) == gates[0].paused
         await fleet.over()
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @settings(max_examples=40, deadline=None)
@@ -415,7 +383,7 @@ def test_a_pause_that_succeeds_leaves_nothing_generating_where_it_covers(seed: i
             assert [weights.gate.in_flight for weights in covered] <= before
         await fleet.over()
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "retract", "in_place"])
@@ -438,7 +406,7 @@ def test_an_update_goes_through_and_the_agents_go_on(mode: str) -> None:
         assert all(node.weights.gate.version == 3 for node in fleet.nodes)
         await fleet.over()
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_past_the_timeout_all_is_undone() -> None:
@@ -454,7 +422,7 @@ def test_past_the_timeout_all_is_undone() -> None:
         assert fleet.engines.mode is None
         await fleet.over()
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_engines_that_fail_leave_nothing_paused() -> None:
@@ -466,7 +434,7 @@ def test_engines_that_fail_leave_nothing_paused() -> None:
         assert (status_of(failed.value), failed.value.code) == (502, "engine_error")
         assert not any(node.weights.gate.paused for node in fleet.nodes)
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @dataclass
@@ -505,7 +473,7 @@ def test_a_proxy_that_paused_the_engines_and_no_longer_reaches_them_stays_paused
         assert (await fleet.resume(leader))["failed"] == []
         assert not any(node.weights.gate.paused for node in fleet.nodes) and fleet.engines.mode is None
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_an_older_epoch_is_refused_and_changes_nothing() -> None:
@@ -524,7 +492,7 @@ def test_an_older_epoch_is_refused_and_changes_nothing() -> None:
         again = await fleet.pause(1, epoch=5)
         assert (again["epoch"], again["paused"]) == (5, True)
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_a_version_that_one_proxy_would_refuse_changes_none() -> None:
@@ -541,7 +509,7 @@ def test_a_version_that_one_proxy_would_refuse_changes_none() -> None:
         assert (told["run"], told["version"], told["failed"]) == (1, 1, [])
         assert {(node.weights.gate.run, node.weights.gate.version) for node in fleet.nodes} == {(1, 1)}
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def hold_newer(store: MemoryStore, *, version: int, run: int = 0) -> None:
@@ -572,7 +540,7 @@ def test_a_drop_that_goes_too_far_changes_nothing_anywhere_unless_it_is_confirme
         assert told["recovered"]["dropped_trajectories"] == 1
         assert (await fleet.nodes[1].leads.recover(fleet.others(1), asked))["run"] == 1, "again, it answers the same"
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -587,7 +555,7 @@ def test_a_recovery_that_is_near_or_drops_nothing_needs_no_confirmation(version:
         told = await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(run=1, version=version, newer=newer))
         assert (told["run"], told["failed"]) == (1, [])
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_to_zero_is_too_far_also_where_only_the_engines_named_versions() -> None:
@@ -599,7 +567,7 @@ def test_to_zero_is_too_far_also_where_only_the_engines_named_versions() -> None
             await fleet.nodes[0].leads.recover(fleet.others(0), Recovery(2, 0, "drop"))
         assert refused.value.code == "recovery_too_far"
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_what_a_proxy_that_is_down_holds_counts_as_something_that_would_go() -> None:
@@ -615,7 +583,7 @@ def test_what_a_proxy_that_is_down_holds_counts_as_something_that_would_go() -> 
         near = await fleet.nodes[0].leads.recover(reached, Recovery(run=1, version=5, newer="drop"))
         assert [one["ordinal"] for one in near["failed"]] == [2]
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_a_proxy_alone_covers_itself_and_says_so() -> None:
@@ -628,7 +596,7 @@ def test_a_proxy_alone_covers_itself_and_says_so() -> None:
         assert [one["paused"] for one in shown["proxies"]] == [False, True, False]
         assert (shown["epoch"], shown["paused"]) == (1, True)
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts() -> None:
@@ -643,7 +611,7 @@ def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts() -> None:
         await down.weights.adopt([node.weights.gate.state for node in fleet.nodes[:2]])
         assert (down.weights.gate.paused, down.weights.gate.epoch) == (True, 1)
 
-    simulate(run)
+    asyncio.run(run())
 
 
 @dataclass
@@ -682,7 +650,7 @@ def test_a_proxy_that_answers_and_does_not_pause_ends_the_pause_and_is_named(ste
         assert not any(node.weights.gate.paused for node in fleet.nodes)
         assert fleet.engines.mode is None
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_epochs_end_where_every_proxy_says_so() -> None:
@@ -696,7 +664,7 @@ def test_epochs_end_where_every_proxy_says_so() -> None:
         assert (status_of(refused.value), refused.value.param) == (400, "epoch")
         assert {node.weights.gate.state.gate.order for node in fleet.nodes} == {(LAST_EPOCH, True)}
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_a_state_beyond_the_last_epoch_or_run_is_none() -> None:
@@ -725,7 +693,7 @@ def test_a_call_behind_the_pause_is_cut_by_its_proxy() -> None:
         await fleet.resume()
         await call
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def test_a_leader_whose_caller_goes_away_undoes_the_pause() -> None:
@@ -742,7 +710,7 @@ def test_a_leader_whose_caller_goes_away_undoes_the_pause() -> None:
         assert not any(node.weights.gate.paused for node in fleet.nodes)
         await fleet.over()
 
-    simulate(run)
+    asyncio.run(run())
 
 
 def _unused(_: Awaitable[None]) -> None: ...

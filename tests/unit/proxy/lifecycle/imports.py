@@ -5,14 +5,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.unit.proxy.lifecycle.written import dump_all
 from tests.unit.proxy.services import session_service
 from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet.wire import AskExport, ImportDumps, ImportedDump
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.ledger import DUMPED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
+from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services.importing import Importer
@@ -102,6 +105,16 @@ class Store(SyncStore):
         found = self.read(audit)
         assert found["balanced"], found
         return found
+
+
+def refusal(store: Store, names: list[str], **asked: Any) -> tuple[int, str, str]:
+    """(status, code, message) of an import that is refused, and leaves all as it was."""
+    before, files = store.sums(), sorted(file.name for file in store.dumps.iterdir())
+    with pytest.raises(DomainError) as refused:
+        store.import_dumps(names, **asked)
+    assert (store.sums(), sorted(file.name for file in store.dumps.iterdir())) == (before, files)
+    assert store.rows("SELECT * FROM sessions WHERE fate = 'importing'") == []
+    return status_of(refused.value), refused.value.code, refused.value.message
 
 
 def _let_go(transaction: Transaction, session: int) -> None:

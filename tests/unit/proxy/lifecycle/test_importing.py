@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.client.dumps.samples import turn
-from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
-from tests.unit.proxy.lifecycle.imports import Store
+from tests.unit.client.dumps.strangers import BAD_HEADS, IRREGULAR
+from tests.unit.proxy.lifecycle.imports import Store, refusal
 from tests.unit.proxy.summing import said, summed
 
 from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
@@ -24,7 +23,6 @@ from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.recovery import DROP
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
-from rolloutfleet_proxy.lifecycle import contents
 from rolloutfleet_proxy.lifecycle.contents import turn_row
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.retention import tidy
@@ -33,7 +31,8 @@ from rolloutfleet_proxy.store.dumps import turn_ids
 from rolloutfleet_proxy.store.leases import acknowledge
 from rolloutfleet_proxy.store.trajectories import delete_session
 
-STRANGERS = IRREGULAR | BAD_HEADS | BAD_LINES
+STRANGERS = {name: make for name, make in (IRREGULAR | BAD_HEADS).items() if name != "2 GiB of nothing"}
+"""Without those that a process of its own reads."""
 
 
 @pytest.fixture
@@ -41,16 +40,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path / "store", tmp_path / "dumps")
     yield store
     store.close()
-
-
-def refusal(store: Store, names: list[str], **asked: Any) -> tuple[int, str, str]:
-    """(status, code, message) of an import that is refused, and leaves all as it was."""
-    before, files = store.sums(), sorted(file.name for file in store.dumps.iterdir())
-    with pytest.raises(DomainError) as refused:
-        store.import_dumps(names, **asked)
-    assert (store.sums(), sorted(file.name for file in store.dumps.iterdir())) == (before, files)
-    assert store.rows("SELECT * FROM sessions WHERE fate = 'importing'") == []
-    return status_of(refused.value), refused.value.code, refused.value.message
 
 
 def branched(store: Store, session: int) -> None:
@@ -255,42 +244,6 @@ def test_a_dump_without_its_shards_is_refused_unless_asked_for(store: Store) -> 
     status, code, message = refusal(store, names)
     assert (status, code) == (409, "dump_incomplete") and "shard-1" in message
     store.import_dumps(names, incomplete=True)
-
-
-def long(store: Store) -> tuple[str, list[str], dict[tuple[str, str], bytes]]:
-    """(session_id, dumps, what it was exported as) of a session with a message that is read in a process of its own."""
-    ((session, name),) = store.start()
-    store.commit(session, name="a", messages=[{"role": "user", "content": "a line\n" * (contents.LONG_LINE // 6)}])
-    store.trajectory(session)
-    before = store.exported(session_ids=[name])
-    messages = store.rows("SELECT messages FROM turns")
-    names = store.dump(session, shards=[DumpedShard(shard_id="one", tensor=Tensor.of([1.5]))])
-    store.import_dumps(names)
-    assert store.rows("SELECT messages FROM turns") == messages and store.kept("one") is not None
-    return name, names, before
-
-
-def test_a_dump_with_a_long_line_comes_back(store: Store) -> None:
-    name, _, before = long(store)
-    assert store.exported(session_ids=[name]) == before
-
-
-def test_a_damaged_dump_with_a_long_line_is_refused(store: Store) -> None:
-    name, names, _ = long(store)
-    content = bytearray((store.dumps / f"{names[0]}.imported").read_bytes())
-    content[contents.LONG_LINE] ^= 1
-    (store.dumps / names[0]).write_bytes(content)
-    store.ack(store.ask(session_ids=[name]))
-    assert refusal(store, names)[:2] == (409, "dump_damaged")
-
-
-def test_a_reader_that_dies_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, names, _ = long(store)
-    store.ack(store.ask(session_ids=[name]))
-    (store.dumps / f"{names[0]}.imported").rename(store.dumps / names[0])
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    status, code, message = refusal(store, names)
-    assert (status, code) == (503, "internal") and "has died" in message
 
 
 def test_a_folder_that_is_none_holds_up_no_proxy(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Copies of trained sessions: which are drawn, what is in them, and that nothing waits for them or is lost by them."""
 
 import io
-import multiprocessing
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,102 +11,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.proxy.lifecycle.imports import Store
-from tests.waiting import PATIENCE
+from tests.unit.proxy.lifecycle.kept import MIB, House
 
 from rolloutfleet.dumps import decode, kept_name, parse_dump_name, verify
-from rolloutfleet.settings import ProxySettings
-from rolloutfleet.spec_for_proxies import InspectSpec, KeepSpec
 from rolloutfleet.viewing import open_file
-from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DomainError, DumpDamaged
 from rolloutfleet_proxy.domain.keeping import is_drawn
-from rolloutfleet_proxy.failpoints import (
-    AFTER_KEEPING,
-    AFTER_RENAME,
-    BEFORE_COMMIT,
-    BEFORE_KEEPING,
-    MID_DUMP,
-)
 from rolloutfleet_proxy.lifecycle import kept
 from rolloutfleet_proxy.services import keeping
-from rolloutfleet_proxy.services.keeping import COPIED, FAILED, Keeping
-from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.services.keeping import COPIED, FAILED
 from rolloutfleet_proxy.store import keeping as rows
-from rolloutfleet_proxy.store.annotations import Annotations, Series, annotate
 from rolloutfleet_proxy.store.dumps import load_dumped_turn
 from rolloutfleet_proxy.store.leases import acknowledge, release
-from rolloutfleet_proxy.store.remains import clear_some
-from rolloutfleet_proxy.store.trajectories import close_session, delete_session
+from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label
-
-_processes = multiprocessing.get_context("forkserver")
-MIB = 2**20
-
-
-class House(Store):
-    """A store, and what copies its sessions."""
-
-    def __init__(self, folder: Path, *, fraction: float = 1.0, most: int = MIB) -> None:
-        self.fraction, self.most, self.metrics = fraction, most, Metrics()
-        super().__init__(folder / "store", folder / "dumps")
-        self.files = folder / "kept"
-
-    def _open(self) -> None:
-        super()._open()
-        self.writer.keep_fraction = self.fraction
-        settings = ProxySettings(
-            fleet="test",
-            model="none",
-            state_dir=self.folder.parent,
-            gateway_url="http://127.0.0.1:9",
-            inspect=InspectSpec(keep=KeepSpec(fraction=self.fraction, max_bytes=self.most)),
-        )
-        self.keeping = Keeping(
-            store=self.store, settings=SettingsInForce(settings), metrics=self.metrics, wall=lambda: 2e9
-        )
-
-    def _shut(self) -> None:
-        self.wait(self.keeping.close())
-        super()._shut()
-
-    def talked(self, *, group: int = 1) -> list[str]:
-        """Sessions of a group, each with a trajectory that branches, an orphan in it, and what is said of them."""
-        return [self._one(*started) for started in self.start(group, task_id="task")]
-
-    def _one(self, session: int, name: str) -> str:
-        first = self.commit(session, name=f"{name}-a", output=[7, 8], version=3)
-        self.commit(session, name=f"{name}-b", parent=first)
-        self.commit(session, name=f"{name}-c", parent=first, asks="again", delivered=False)
-        self.commit(session, name=f"{name}-d", parent=first, asks="again")
-        self.run(lambda transaction: transaction.execute("UPDATE turns SET reward = 0.5 WHERE number = 2").rowcount)
-        said = Annotations([Series(f"{name}-a", "advantage", b"\0" * 8)], {f"{name}-a": "good"})
-        self.run(lambda transaction: annotate(transaction, session, said))
-        self.run(lambda transaction: close_session(transaction, session))
-        return name
-
-    def trained(self, *, group: int = 1) -> list[str]:
-        """The same, acknowledged."""
-        names = self.talked(group=group)
-        self.ack(self.ask(session_ids=names))
-        return names
-
-    def copied(self) -> list[str]:
-        """Names of the files that there are, once all that waits was copied."""
-        self.wait(self.keeping.work())
-        return sorted(file.name for file in self.files.iterdir()) if self.files.exists() else []
-
-    def outcomes(self) -> dict[str, float]:
-        return {outcome: count for outcome, count in by_label(self.metrics.sessions_kept).items() if count}
-
-    def left(self) -> list[tuple[str, int]]:
-        """Rows of sessions that are gone, by table."""
-        while self.run(clear_some):
-            pass
-        tables = ("sessions", "trajectories", "turns", "annotations", "keeping", "freed_sessions")
-        counts = [(table, self.rows(f"SELECT count(*) FROM {table}")[0][0]) for table in tables]
-        return [(table, count) for table, count in counts if count]
 
 
 @pytest.fixture
@@ -304,41 +220,3 @@ def test_only_so_many_wait(house: House, monkeypatch: pytest.MonkeyPatch) -> Non
     assert first is not None and first.head is None, "what is only let go of waits for no copy"
     assert len(house.copied()) == 2
     assert house.outcomes() == {COPIED: 2, FAILED: 1} and house.left() == []
-
-
-def train_and_die(folder: Path, place: str, times: int) -> None:
-    """A process's work: acknowledge, and copy, until it comes to a place for the n-th time."""
-    house = House(folder)
-    lease = house.ask(max_trajectories=9).lease
-    assert lease is not None
-    failpoints.arm(place, times)
-    house.run(lambda transaction: acknowledge(transaction, lease))
-    house.copied()
-    house.close()
-
-
-@pytest.mark.parametrize("place", [BEFORE_COMMIT, BEFORE_KEEPING, MID_DUMP, AFTER_RENAME, AFTER_KEEPING])
-def test_a_death_between_acknowledgement_and_copy_loses_no_copy(tmp_path: Path, place: str) -> None:
-    house = House(tmp_path / "first")
-    names = house.talked(group=2)
-    house.close()
-    _processes.set_forkserver_preload([__name__])
-    for times in (1, 2):
-        copy = shutil.copytree(tmp_path / "first", tmp_path / str(times))
-        dying = _processes.Process(target=train_and_die, args=(copy, place, times))
-        dying.start()
-        dying.join(PATIENCE)
-        assert dying.exitcode == -signal.SIGKILL
-        house = House(copy)
-        try:
-            house.wait(house.keeping.tidy())
-            if place != BEFORE_COMMIT or times > 1:
-                assert house.sums()["turns"]["acknowledged"] == 6
-                assert house.copied() == sorted(map(kept_name, names))
-                contents = [io.BytesIO((house.files / kept_name(name)).read_bytes()) for name in names]
-                assert [verify(content) for content in contents] == [[], []]
-            else:
-                assert house.copied() == []
-            assert [table for table, _ in house.left() if table in ("keeping", "freed_sessions")] == []
-        finally:
-            house.close()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.unit.proxy.stores import new_turn
-from tests.waiting import PATIENCE
 
 from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport, StartSessions
@@ -352,10 +351,9 @@ async def test_what_is_no_dump_holds_up_neither_tidying_nor_keeping_nor_the_swee
     (house.dumps / "s0-0123456789ab-0011223344556677-active.json").mkdir()
     (house.dumps / f".0-{here}-active.json.tmp").symlink_to(house.dumps.parent / "secret")
     strangers = set(house.files()) - {f"{name}-active.json", f".0-{here}-active.json.tmp"}
-    async with asyncio.timeout(PATIENCE):
-        await house.sweeper.tidy(house.orders())
-        house.seconds += STALE + 100
-        await house.sweep(keep_age=100.0)
+    await house.sweeper.tidy(house.orders())
+    house.seconds += STALE + 100
+    await house.sweep(keep_age=100.0)
     assert set(house.files()) == strangers, "what is too old goes, and what is no dump stays"
     assert await house.there() == {here} and "is there already" in house.error
     (house.dumps / f"{here}-active.json").unlink()
@@ -385,7 +383,7 @@ async def test_dumps_are_kept_by_age_and_by_bytes(house: House) -> None:
     assert await house.rows("SELECT * FROM dump_files") == []
 
 
-async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(house: House) -> None:
+async def test_thousands_of_sessions_come_and_go_and_the_file_is_small_again(house: House) -> None:
     """All of it but the tombstones, which are bounded."""
     new = StartSessions(group_size=50)
 
@@ -393,17 +391,17 @@ async def test_ten_thousand_sessions_come_and_go_and_the_file_is_small_again(hou
         _, started = start(transaction, house.owner, new)
         for session in started:
             ((id,),) = transaction.rows("SELECT id FROM sessions WHERE name = ?", (session.name,))
-            commit_turn(transaction, new_turn(id, name=session.name, output=range(500)))
+            commit_turn(transaction, new_turn(id, name=session.name, output=range(1500)))
 
-    await asyncio.gather(*(house.writer.run(partial(begin, number=number)) for number in range(200)))
-    assert len(await house.there()) == 10_000
+    await asyncio.gather(*(house.writer.run(partial(begin, number=number)) for number in range(60)))
+    assert len(await house.there()) == 3_000
     most = store_bytes(house.database.folder)
     house.seconds = STALE
     await house.sweep(folder=None)
     assert await house.there() == set()
     assert await compact(house.database, house.writer)
     sums = await house.sums()
-    assert sums["sessions"]["discarded"] == {"no_dump_path": 10_000} and sums["keys"] == 0
+    assert sums["sessions"]["discarded"] == {"no_dump_path": 3_000} and sums["keys"] == 0
     [(tombstones,)] = await house.rows("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%tombstones%'")
     assert house.database.path.stat().st_size < tombstones + 2_000_000 < most / 5
 

@@ -1,13 +1,13 @@
 """Drains on a real store: one at a time, held calls, what is cut, what ends, and what a death leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.wire import AskDrain, DrainThen
 from rolloutfleet_proxy.domain.errors import DomainError
@@ -86,10 +86,10 @@ async def life(
     timeout: float = 3600.0,
     max_hold: float = 60.0,
     crash: Crash | None = None,
-    monotonic: Any = None,
+    monotonic: Callable[[], float] | None = None,
 ) -> AsyncIterator[Life]:
     database = open_database(folder)
-    clock = ServedClock(database, **({} if monotonic is None else {"monotonic": monotonic}))
+    clock = ServedClock(database, monotonic=monotonic or asyncio.get_running_loop().time)
     writer = Writer(database, clock)
     begun = Life(writer, clock, host or NoHost(), timeout=timeout, max_hold=max_hold)
     await begun.drains.boot(crash)
@@ -99,12 +99,6 @@ async def life(
         await begun.drains.close()
         await writer.close()
         database.close()
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 async def refused(asking: Any) -> DomainError:
@@ -125,7 +119,7 @@ async def test_a_held_call_goes_on_when_the_drain_is_undone(tmp_path: Path) -> N
     async with life(tmp_path) as proxy:
         await proxy.ask()
         call = asyncio.create_task(proxy.drains.passed())
-        await until(lambda: proxy.drains.held == 1)
+        await comes_true(lambda: proxy.drains.held == 1)
         shown = proxy.drains.shown()
         assert shown is not None and shown["held"] == 1
         assert await proxy.drains.undo("d") == "d"
@@ -139,7 +133,7 @@ async def test_a_held_call_is_let_go_when_its_session_ends(tmp_path: Path) -> No
         await proxy.ask()
         ended = False
         call = asyncio.create_task(proxy.drains.passed(lambda: ended))
-        await until(lambda: proxy.drains.held == 1)
+        await comes_true(lambda: proxy.drains.held == 1)
         ended = True
         proxy.drains.look_again()
         await asyncio.wait_for(call, PATIENCE)
@@ -175,8 +169,9 @@ async def test_a_renewal_leaves_the_time_that_calls_in_flight_have(tmp_path: Pat
     async with life(tmp_path, host=keeper) as proxy:
         proxy.calls.running = 1
         await proxy.ask(then="restart")
-        await until(lambda: proxy.drains.holding)
+        await comes_true(lambda: proxy.drains.holding)
         before = proxy.drains.drain
+        await asyncio.sleep(SHORT)
         await proxy.ask(then="restart")
         after = proxy.drains.drain
         assert before is not None and after is not None
@@ -188,7 +183,7 @@ async def test_the_same_id_may_go_from_cordon_to_quiesce_and_back(tmp_path: Path
         await proxy.ask(mode="cordon")
         await proxy.ask(mode="quiesce")
         call = asyncio.create_task(proxy.drains.passed())
-        await until(lambda: proxy.drains.held == 1)
+        await comes_true(lambda: proxy.drains.held == 1)
         await proxy.ask(mode="cordon")
         await asyncio.wait_for(call, PATIENCE)
 
@@ -207,7 +202,7 @@ async def test_calls_in_flight_are_cut_when_their_time_is_up_and_the_drain_stays
     async with life(tmp_path, timeout=SHORT) as proxy:
         proxy.calls.running = 2
         await proxy.ask()
-        await until(lambda: proxy.calls.cuts == 1)
+        await comes_true(lambda: proxy.calls.cuts == 1)
         assert proxy.drains.holding and not proxy.drains.over
 
 
@@ -220,7 +215,7 @@ async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp
         proxy.calls.running = 1
         keeper.ready = True
         await proxy.ask(then="restart")
-        await until(lambda: proxy.drains.holding)
+        await comes_true(lambda: proxy.drains.holding)
         assert proxy.drains.holds(retry=False) and not proxy.drains.holds(retry=True)
         await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
         assert proxy.drains.holds(retry=True), "its time is up"
@@ -243,7 +238,7 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         await proxy.drains.passed()
         await asyncio.sleep(2 * SHORT)
         keeper.ready = True
-        await until(lambda: proxy.drains.holding)
+        await comes_true(lambda: proxy.drains.holding)
         shown = proxy.drains.shown()
         assert shown is not None
         assert shown["deadline"] > shown["since"] + 60.0 + SHORT, "calls in flight have their time from now on"
@@ -279,7 +274,7 @@ async def test_a_restart_without_a_successor_is_undone(tmp_path: Path) -> None:
     async with life(tmp_path, host=keeper) as proxy:
         await proxy.ask(then="restart")
         keeper.ready = "ended with exit status 2"
-        await until(lambda: not proxy.drains.draining)
+        await comes_true(lambda: not proxy.drains.draining)
         assert not keeper.ended.is_set()
         assert keeper.thens == ["restart", "stay"]
 

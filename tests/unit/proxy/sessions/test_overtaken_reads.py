@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.proxy.stores import new_turn
-from tests.waiting import PATIENCE
+from tests.waiting import comes_true
 
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.session import CLOSED, OPEN, Gone, Started
@@ -46,9 +46,7 @@ class SlowReader(Reader):
         return found
 
     async def until_read(self, answers: int = 1) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.read) < answers:
-                await asyncio.sleep(0.001)
+        await comes_true(lambda: len(self.read) >= answers)
 
     def let_go(self) -> None:
         """Answers that wait arrive, and later ones at once."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.unit.proxy.cluster.test_forwarding import settings_of
+from tests.unit.proxy.cluster.served import settings_of
 from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.cluster.peers import Peers

@@ -1,18 +1,12 @@
 """The store: what was answered is on disk, what was refused left nothing, and one process owns the folder."""
 
 import asyncio
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from tests.unit.proxy.stores import SyncStore
-from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
@@ -188,31 +182,6 @@ async def test_a_full_store_refuses_keeps_what_was_there_and_goes_on_when_there_
     assert found["kept"] == "x" * 1000 and found["small"] == "z" and len(str(found["big"])) == 500_000
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-async def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], check=True)
-    try:
-        database = open_database(disk / "store")
-        writer = Writer(database, ServedClock(database))
-        await writer.run(note("kept", "x"))
-        ballast = disk / "ballast"
-        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
-            while True:
-                file.write(b"\0" * 65536)
-                file.flush()
-        with pytest.raises(DiskFull):
-            await writer.run(note("big", "y" * 400_000))
-        assert facts(database)["kept"] == "x"
-        ballast.unlink()
-        await writer.run(note("big", "y" * 400_000))
-        await writer.close()
-        database.close()
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 async def test_a_closed_store_takes_nothing_more(database: Database) -> None:
     writer = Writer(database, ServedClock(database))
     await writer.close()
@@ -235,19 +204,6 @@ async def test_a_reader_sees_one_snapshot(database: Database, writer: Writer) ->
     await reader.run(twice)
     reader.close()
     assert seen == [(1,), (1,)]
-
-
-def test_a_second_process_on_the_folder_is_refused(tmp_path: Path) -> None:
-    database = open_database(tmp_path)
-    code = (
-        "import sys, pathlib; from rolloutfleet_proxy.store.database import *; open_database(pathlib.Path(sys.argv[1]))"
-    )
-    second = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert second.returncode != 0 and "in use by another proxy" in second.stderr
-    database.close()
-    open_database(tmp_path).close()
 
 
 def test_a_newer_store_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -286,61 +242,6 @@ async def test_served_seconds_go_on_after_a_restart_and_skip_the_time_between(tm
     assert again.now() == 50
     now[0] += 7
     assert again.now() == 57
-
-
-KILLED = textwrap.dedent(
-    """
-    import asyncio, sys
-    from pathlib import Path
-    from rolloutfleet_proxy.store.writer import ServedClock
-    from rolloutfleet_proxy.store.database import open_database
-    from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, TURNS
-    from rolloutfleet_proxy.store.writer import Writer
-
-    def add(n):
-        def operation(transaction):
-            transaction.set_fact(f"n{n}", n)
-            transaction.count(TURNS, CREATED)
-            transaction.set_fact(f"m{n}", n)
-            transaction.count(TURNS, DISCARDED, reason="test")
-        return operation
-
-    async def one(writer, start):
-        for n in range(start, start + 100_000):
-            await writer.run(add(n))
-            print(n, flush=True)
-
-    async def main():
-        database = open_database(Path(sys.argv[1]))
-        writer = Writer(database, ServedClock(database))
-        await asyncio.gather(*(one(writer, lane * 1_000_000) for lane in range(8)))
-
-    asyncio.run(main())
-    """
-)
-
-
-@pytest.mark.parametrize("acknowledged", [1, 40, 300])
-def test_after_kill_9_all_that_was_answered_is_there_and_nothing_is_half_written(
-    tmp_path: Path, acknowledged: int
-) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    answered = [process.stdout.readline() for _ in range(acknowledged)]
-    os.kill(process.pid, signal.SIGKILL)
-    answered += process.stdout.readlines()
-    process.wait(timeout=PATIENCE)
-    process.stdout.close()
-
-    database = open_database(tmp_path)
-    found = facts(database)
-    numbers = {int(line) for line in answered if line.endswith("\n")}
-    assert len(numbers) >= acknowledged
-    assert all(f"n{n}" in found for n in numbers)
-    written = {name[1:] for name in found if name[0] == "n" and name[1:].isdigit()}
-    assert written == {name[1:] for name in found if name[0] == "m" and name[1:].isdigit()}
-    sums = audit(database.connect())
-    assert sums["balanced"] and sums["turns"]["created"] == len(written)
 
 
 def test_a_store_of_another_fleet_is_opened_only_where_it_is_adopted(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.lengths import at_length
 from tests.unit.proxy.stores import SyncStore
 from tests.unit.proxy.summing import said, summed
 
@@ -59,7 +58,7 @@ def do(store: SyncStore, session: int, step: Any) -> None:
             store.run(lambda transaction: give_reward(transaction, session, asked))
 
 
-@settings(max_examples=at_length(60, long=400), deadline=None)
+@settings(max_examples=60, deadline=None)
 @example(before=[ROOT, ("reward", 1, 0.5), ("reward", 1, -1.0)], after=[("reward", 1, 0.0)], filled=True)
 @example(before=[ROOT, CHILD, SIBLING, ROOT], after=[CHILD, SIBLING], filled=True)
 @given(before=st.lists(COMMIT | REWARD, max_size=12), after=st.lists(COMMIT | REWARD, max_size=6), filled=st.booleans())

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,11 @@ class Sample(NamedTuple):
     allowed: bool
 
 
+@cache
+def tokenizer_of(file: str, end: int) -> LLTokenizer:
+    return LLTokenizer(file, eos_token=end)
+
+
 class Holding:
     """A reply to one prompt that is held to a choice."""
 
@@ -78,7 +84,7 @@ class Holding:
         self.tag = self.format.call_grammar(self.prompt, choice)
         file = str(models / held.name.replace(".", "-") / "tokenizer.json")
         marks = {self.format.vocabulary.decode([mark]): mark for mark in self.format.vocabulary.marks}
-        tokenizer = LLTokenizer(file, eos_token=self.format.stop_token_ids[0])
+        tokenizer = tokenizer_of(file, self.format.stop_token_ids[0])
         self.matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark_of(self.tag, marks)), log_level=0)
         assert not self.matcher.is_error(), self.matcher.get_error()
 

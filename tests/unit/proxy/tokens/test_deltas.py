@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.proxy.dialects.conversations import parts_of as in_order
-from tests.unit.proxy.tokens.models.families import FAMILIES, Family, chat_format, write_model
+from tests.unit.proxy.tokens.models.families import FAMILIES, Family, chat_format, shipped, write_model
 
-from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged, has_usual_order, parts_of
@@ -51,11 +51,6 @@ PROMPTS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "tool_call_id": "c", "content": "found"},
     ],
 }
-
-
-@lru_cache
-def shipped() -> ChatFormat:
-    return load(model_path())
 
 
 @lru_cache(maxsize=64)
@@ -134,56 +129,50 @@ def test_a_reply_with_everything(models: Path, name: str, prompt: str) -> None:
     assert before_end["tool_calls"][:1] == flat(message)["tool_calls"][:1]
 
 
+@cache
+def ids_of_bytes(vocabulary: Vocabulary) -> dict[bytes, int]:
+    return {vocabulary.token_bytes(token_id): token_id for token_id in range(256)}
+
+
 def byte_ids(vocabulary: Vocabulary, text: str) -> list[int]:
     """One token a byte: as far from the usual split as can be."""
-    by_bytes = {vocabulary.token_bytes(token_id): token_id for token_id in range(256)}
+    by_bytes = ids_of_bytes(vocabulary)
     return [by_bytes[bytes([byte])] for byte in text.encode()]
 
 
-@st.composite
-def outputs(draw: st.DrawFn, model: ChatFormat, family: Family) -> list[int]:
+WORDS = (
+    *("a", " b", "\n", "\n\n", "  ", "é", "🙂", "<", "</", "<think", ">", "{", "}", '"'),
+    *("find", "Hello there. ", "tool"),
+)
+
+
+def drawn(draw: random.Random, model: ChatFormat, family: Family) -> list[int]:
     """Random text and marks, cut into tokens in random ways."""
     vocabulary = model.vocabulary
     marks = [*family.special, *family.plain, *family.marks]
-    calls = st.lists(st.sampled_from(CALLS), max_size=3)
-    words = st.sampled_from(
-        [
-            "a",
-            " b",
-            "\n",
-            "\n\n",
-            "  ",
-            "é",
-            "🙂",
-            "<",
-            "</",
-            "<think",
-            ">",
-            "{",
-            "}",
-            '"',
-            "find",
-            "Hello there. ",
-            "tool",
-        ]
-    )
-    pieces: list[st.SearchStrategy[str]] = [words, words, words, st.sampled_from(marks)]
-    if family.reply:
-        pieces.append(st.builds(family.reply, words, words, calls))
     ids: list[int] = []
-    for piece in draw(st.lists(st.one_of(pieces), max_size=14)):
-        for part in split_at_marks(piece, marks):
-            if part in marks and vocabulary.convert_tokens_to_ids(part) is not None and draw(st.integers(0, 9)):
+    for _ in range(draw.randint(0, 14)):
+        for part in split_at_marks(drawn_piece(draw, family, marks), marks):
+            if part in marks and vocabulary.convert_tokens_to_ids(part) is not None and draw.randint(0, 9):
                 ids.append(vocabulary.convert_tokens_to_ids(part))
-            elif draw(st.booleans()):
+            elif draw.random() < 0.5:
                 ids += byte_ids(vocabulary, part)
             else:
-                cuts = sorted(draw(st.sets(st.integers(0, len(part)), max_size=3)) | {0, len(part)})
+                cuts = sorted({0, len(part), *(draw.randint(0, len(part)) for _ in range(draw.randint(0, 3)))})
                 for start, end in pairwise(cuts):
                     ids += vocabulary.encode(part[start:end], add_special_tokens=False)
-    if draw(st.booleans()):
-        ids.append(draw(st.sampled_from(model.stop_token_ids)))
+    if draw.random() < 0.5:
+        ids.append(draw.choice(model.stop_token_ids))
     return ids
+
+
+def drawn_piece(draw: random.Random, family: Family, marks: Sequence[str]) -> str:
+    kind = draw.randrange(5 if family.reply else 4)
+    if kind < 3:
+        return draw.choice(WORDS)
+    if kind == 3 or family.reply is None:
+        return draw.choice(marks)
+    return family.reply(draw.choice(WORDS), draw.choice(WORDS), draw.choices(CALLS, k=draw.randint(0, 3)))
 
 
 def split_at_marks(text: str, marks: Sequence[str]) -> list[str]:
@@ -199,8 +188,12 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
     model, family = chat_format(name, models), FAMILIES[name]
 
     @settings(max_examples=EXAMPLES, deadline=None)
-    @given(outputs(model, family), st.lists(st.integers(0, 5), max_size=12), st.sampled_from(list(PROMPTS)))
-    def check(output: list[int], sizes: list[int], prompt: str) -> None:
+    @given(st.integers(0, 2**63))
+    def check(seed: int) -> None:
+        draw = random.Random(seed)
+        output = drawn(draw, model, family)
+        sizes = [draw.randint(0, 5) for _ in range(draw.randint(0, 12))]
+        prompt = draw.choice(list(PROMPTS))
         ids = prompt_of(model, prompt)
         sent, message = streamed(model, ids, chunked(output, sizes))
         assert joined(flatten(sent)) == flat(message)

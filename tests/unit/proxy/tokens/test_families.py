@@ -18,7 +18,7 @@ NO_FORMATS = {"auto", "default"}
 def test_a_format_holds_what_the_table_says(models: Path, name: str) -> None:
     found = measured(name, chat_format(name, models))
     said = rows(PAGE.read_text())
-    assert said.get(name) == row(name, found), "python -m tests.proxy.tokens.models writes the table"
+    assert said.get(name) == row(name, found), "python -m tests.unit.proxy.tokens.models writes the table"
 
 
 @pytest.mark.parametrize("name", NAMES)

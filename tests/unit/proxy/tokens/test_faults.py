@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, write_model
-from tests.unit.proxy.tokens.test_tokenizing import LONG
 from tests.wording import LIBRARIES
 
 from rolloutfleet_proxy.dialects.base import Reading
@@ -16,8 +15,6 @@ from rolloutfleet_proxy.tokens.faults import LONGEST_SEARCHED
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource
-from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 USER: Message = {"role": "user", "content": "Hello?"}
 SAID: Message = {"role": "assistant", "content": "Yes."}
@@ -148,20 +145,6 @@ def test_a_new_message_that_can_not_extend_a_turn_is_named(models: Path) -> None
     with pytest.raises(Unrenderable) as caught:
         model.prompt([USER, SAID, FOUND], NO_ARGS, [Candidate(2, lambda: (prompt, output))])
     assert caught.value.param == "messages[2]"
-
-
-@pytest.mark.parametrize("length", [1, LONG + 1], ids=["here", "in the helper process"])
-async def test_it_is_named_wherever_it_is_rendered(tmp_path: Path, length: int) -> None:
-    of_its_own(tmp_path, each(MOOD))
-    source = ModelSource(str(tmp_path))
-    tokenizing = Tokenizing(source.load(), source, long_characters=LONG)
-    try:
-        with pytest.raises(Unrenderable) as caught:
-            await tokenizing.prompt([{**USER, "content": "x" * length}, SAID, MOODY], NO_ARGS, [])
-        assert caught.value.param == "messages[2].mood"
-        assert (tokenizing.helper_pid is not None) == (length > LONG)
-    finally:
-        await tokenizing.close()
 
 
 def test_the_fault_of_a_long_conversation_is_not_searched_for(models: Path) -> None:

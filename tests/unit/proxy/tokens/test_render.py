@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, write_model
+from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, shipped, write_model
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
@@ -211,13 +211,13 @@ def test_the_system_prompt_may_be_text_parts_and_content_null(models: Path, name
 
 
 def test_a_developer_is_heard() -> None:
-    model = load(model_path())
+    model = shipped()
     told = model.prompt([{"role": "developer", "content": "Be brief."}, user("Hello?")], NO_ARGS, [])
     assert told.ids == model.prompt([{"role": "system", "content": "Be brief."}, user("Hello?")], NO_ARGS, []).ids
 
 
 def test_an_unknown_role_is_refused_not_dropped() -> None:
-    model = load(model_path())
+    model = shipped()
     with pytest.raises(Unrenderable, match="'critic'"):
         model.prompt([user("Hello?"), {"role": "critic", "content": "Bad."}], NO_ARGS, [])
 
@@ -230,7 +230,7 @@ def test_what_the_format_has_no_form_for_is_refused(models: Path) -> None:
 
 
 def test_template_arguments_change_the_prompt_and_are_checked() -> None:
-    model = load(model_path())
+    model = shipped()
     quiet = model.prompt([user("Hello?")], TemplateArgs(kwargs={"enable_thinking": False}), [])
     assert "<think>\n\n</think>" in model.vocabulary.decode(quiet.ids)
     assert "<think>" not in model.vocabulary.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids)
@@ -242,7 +242,7 @@ class TestBranches:
     """Which candidate becomes the parent."""
 
     def test_a_message_of_the_agents_own_makes_a_full_render_which_must_match_by_tokens(self) -> None:
-        model = load(model_path())
+        model = shipped()
         session = Session(model)
         first = session.ask(user("Hello?"))
         session.answer(first, model.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False))
@@ -252,7 +252,7 @@ class TestBranches:
         assert (prompt.checked, prompt.passed) == (1, 1)
 
     def test_the_same_text_in_other_tokens_is_a_branch(self) -> None:
-        model = load(model_path())
+        model = shipped()
         session = Session(model)
         first = session.ask(user("Hello?"))
         letters = [model.vocabulary.encode(letter, add_special_tokens=False)[0] for letter in "Fine."]
@@ -264,7 +264,7 @@ class TestBranches:
         assert prompt.checked == 1
 
     def test_a_shallower_turn_may_still_be_the_parent(self) -> None:
-        model = load(model_path())
+        model = shipped()
         session = Session(model)
         first = session.ask(user("Hello?"))
         session.answer(first, model.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False))
@@ -276,7 +276,7 @@ class TestBranches:
         assert (prompt.checked, prompt.passed) == (2, 1)
 
     def test_without_candidates_there_is_nothing_to_check(self) -> None:
-        prompt = load(model_path()).prompt([user("Hello?")], NO_ARGS, [])
+        prompt = shipped().prompt([user("Hello?")], NO_ARGS, [])
         assert (prompt.parent, prompt.branch_reason, prompt.checked, prompt.passed) == (None, None, 0, 0)
 
     def test_by_the_template_a_new_question_branches_where_reasoning_goes(self) -> None:
@@ -294,7 +294,7 @@ class TestMessages:
     """What output ids become."""
 
     def parse(self, text: str, **kwargs: Any) -> Message:
-        model = load(model_path())
+        model = shipped()
         output = model.vocabulary.encode(text, add_special_tokens=False)
         return model.reader([], TemplateArgs(TOOLS), seed=b"turn").read(output, **kwargs)
 
@@ -352,7 +352,7 @@ class TestMessages:
         assert self.parse("Fine.", stop="absent")["content"] == "Fine."
 
     def test_bytes_that_are_no_text(self) -> None:
-        model = load(model_path())
+        model = shipped()
         [first, *_] = [i for i in range(300) if model.vocabulary.token_bytes(i) == b"\xf0"]
         assert model.reader([], NO_ARGS, seed=b"").read([first])["content"] == "\ufffd"
         assert model.vocabulary.token_bytes(10**9) == b""

@@ -3,41 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from array import array
+from collections.abc import AsyncIterator
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
+from tests.unit.proxy.tokens.models.families import shipped
 from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
-from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
+from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
 
 LONG = 20_000
 
 
+class Elsewhere:
+    """In the place of the helper process: its renders are made here, and counted."""
+
+    pid = None
+
+    def __init__(self, chat_format: ChatFormat) -> None:
+        self._chat_format = chat_format
+        self.renders = 0
+
+    def extension(
+        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
+    ) -> array[int] | None:
+        self.renders += 1
+        return self._chat_format.extension(tail, output, messages, args)
+
+    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
+        self.renders += 1
+        return self._chat_format.full(messages, args)
+
+    def stop(self) -> None:
+        pass
+
+
 @pytest.fixture
-async def tokenizing() -> AsyncIterator[Tokenizing]:
-    source = ModelSource(str(model_path()))
-    made = Tokenizing(source.load(), source, long_characters=LONG)
+def direct() -> ChatFormat:
+    return shipped()
+
+
+@pytest.fixture
+def elsewhere(direct: ChatFormat) -> Elsewhere:
+    return Elsewhere(direct)
+
+
+@pytest.fixture
+async def tokenizing(
+    direct: ChatFormat, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Tokenizing]:
+    made = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
+    monkeypatch.setattr(made, "_helper", elsewhere)
     yield made
     await made.close()
-
-
-@pytest.fixture(scope="module")
-def direct() -> ChatFormat:
-    return ModelSource(str(model_path())).load()
 
 
 def user(text: str) -> dict[str, Any]:
@@ -47,12 +75,12 @@ def user(text: str) -> dict[str, Any]:
 LONG_TEXT = "It was warm in Oslo. " * (LONG // 20)
 
 
-async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
+async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat, elsewhere: Elsewhere) -> None:
     prompts = await asyncio.gather(*(tokenizing.prompt([user(f"Hello {n}?")], NO_ARGS, []) for n in range(200)))
     assert [prompt.ids for prompt in prompts] == [
         direct.prompt([user(f"Hello {n}?")], NO_ARGS, []).ids for n in range(200)
     ]
-    assert tokenizing.helper_pid is None
+    assert elsewhere.renders == 0
 
 
 async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
@@ -110,32 +138,15 @@ async def test_a_caller_that_leaves_stops_nothing(tokenizing: Tokenizing) -> Non
     assert all(not isinstance(result, BaseException) for result in done[1::2])
 
 
-async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: ChatFormat) -> None:
-    messages = [user(LONG_TEXT)]
-    prompt = await tokenizing.prompt(messages, NO_ARGS, [])
-    assert prompt == direct.prompt(messages, NO_ARGS, [])
-    pid = tokenizing.helper_pid
-    assert pid is not None
-    assert pid != os.getpid()
-
-    output = direct.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)
-    parent = Candidate(2, lambda: (prompt.ids, output))
-    history = [*messages, {"role": "assistant", "content": "Yes."}]
-    short = await tokenizing.prompt([*history, user("More?")], NO_ARGS, [parent])
-    assert short.bridged
-    long = await tokenizing.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
-    assert long.bridged
-    assert long == direct.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
-    assert tokenizing.helper_pid == pid
-
-
 @pytest.fixture
-async def shipped() -> AsyncIterator[Tokenizing]:
+async def as_in_a_proxy(
+    direct: ChatFormat, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Tokenizing]:
     """With the limits that a proxy has."""
-    source = ModelSource(str(model_path()))
-    made = Tokenizing(source.load(), source)
-    if not made.chat_format.vocabulary.encodes_quickly:
+    if not direct.vocabulary.encodes_quickly:
         pytest.skip("fastokens is not installed")
+    made = Tokenizing(direct, ModelSource(str(model_path())))
+    monkeypatch.setattr(made, "_helper", elsewhere)
     yield made
     await made.close()
 
@@ -150,84 +161,20 @@ async def shipped() -> AsyncIterator[Tokenizing]:
     ids=["long", "long for tokenizers", "longer"],
 )
 async def test_what_fastokens_encodes_needs_no_helper_unless_it_is_very_long(
-    shipped: Tokenizing, direct: ChatFormat, text: str, helped: bool
+    as_in_a_proxy: Tokenizing, direct: ChatFormat, elsewhere: Elsewhere, text: str, helped: bool
 ) -> None:
     assert len(text) > LONG_CHARACTERS and (len(text) > LONG_CHARACTERS_QUICKLY) is (text == LONG_TEXT * 48)
     for message in (user(text), {"role": "user", "content": [{"type": "text", "text": text}]}):
-        assert await shipped.prompt([message], NO_ARGS, []) == direct.prompt([message], NO_ARGS, [])
-        assert (shipped.helper_pid is not None) is helped
+        assert await as_in_a_proxy.prompt([message], NO_ARGS, []) == direct.prompt([message], NO_ARGS, [])
+        assert (elsewhere.renders > 0) is helped
 
 
-async def test_a_helper_is_needed_as_before_once_fastokens_is_not_trusted(shipped: Tokenizing) -> None:
-    shipped.chat_format.vocabulary._encoding._quick = None
-    await shipped.prompt([user(LONG_TEXT * 8)], NO_ARGS, [])
-    assert shipped.helper_pid is not None
-
-
-async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
-    messages = [user(LONG_TEXT)]
-    await tokenizing.prompt(messages, NO_ARGS, [])
-    pid = tokenizing.helper_pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    prompt = await tokenizing.prompt(messages, NO_ARGS, [])
-    assert prompt == direct.prompt(messages, NO_ARGS, [])
-    assert tokenizing.helper_pid not in (None, pid)
-
-
-async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> None:
-    tokenizing = Tokenizing(direct, ModelSource("/absent/model"), long_characters=LONG)
-    with pytest.raises(RenderProcessFailed, match="died"):
-        await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
-    await tokenizing.close()
-
-
-async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
-    tokenizing = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
-    waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, []))
-    while tokenizing.helper_pid is None:
-        await asyncio.sleep(0.01)
-    pid = tokenizing.helper_pid
-    await tokenizing.close()
-    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError | Exception)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-async def longest_hold(work: asyncio.Task[Any], do: Callable[[], object] = lambda: None) -> float:
-    """The longest that the loop was held up, in seconds, while it also does something, until the work is done.
-
-    Counted is the work of all threads of this process, as any may hold the interpreter. How busy the machine is doesn't
-    count.
-    """
-    longest, before = 0.0, time.process_time()
-    while not work.done():
-        await asyncio.sleep(0)
-        do()
-        now = time.process_time()
-        longest, before = max(longest, now - before), now
-    return longest
-
-
-async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizing) -> None:
-    await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
-    work = asyncio.create_task(tokenizing.prompt([user("It was cold. " * 100_000)], NO_ARGS, []))
-    assert await longest_hold(work) < 0.15
-    assert len(work.result().ids) > 300_000
-
-
-@pytest.mark.parametrize("text", ["It was cold. ", "\u5bd2\u3044", "  "], ids=["English", "Japanese", "spaces"])
-async def test_the_loop_goes_on_while_a_long_text_is_encoded_in_a_thread(shipped: Tokenizing, text: str) -> None:
-    """Also where it encodes something itself meanwhile, which waits for no long text."""
-    await shipped.prompt([user(text * 10_000)], NO_ARGS, [])
-    long = text * (LONG_CHARACTERS_QUICKLY // len(text))
-    numbers = count()
-
-    def encode() -> None:
-        shipped.chat_format.vocabulary.encode(f"It is {next(numbers)}.", add_special_tokens=False)
-
-    assert await longest_hold(asyncio.create_task(shipped.prompt([user(long)], NO_ARGS, [])), encode) < 0.25
-    assert shipped.helper_pid is None
+async def test_a_helper_is_needed_as_before_once_fastokens_is_not_trusted(
+    as_in_a_proxy: Tokenizing, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(as_in_a_proxy.chat_format.vocabulary._encoding, "_quick", None)
+    await as_in_a_proxy.prompt([user(LONG_TEXT * 8)], NO_ARGS, [])
+    assert elsewhere.renders == 1
 
 
 async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import ChatFormat
 
@@ -360,22 +361,24 @@ def write_model(directory: Path, family: Family, *, config: dict[str, Any] | Non
 
 
 @cache
-def _gpt_oss(vocabulary_file: Path) -> ChatFormat:
-    """Made once a process: it takes seconds."""
+def _gpt_oss() -> ChatFormat:
+    """Made once a process: it takes seconds, and as many again with the quick encoder."""
     from tests.unit.proxy.tokens.models import harmony as real
 
-    with TemporaryDirectory() as folder:
-        return load(real.write_model(Path(folder) / "gpt-oss", vocabulary_file))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rolloutfleet_proxy.tokens.encoding._fastokens_if_alike", lambda tokenizer: None)
+        return load(real.write_model(Path(folder) / "gpt-oss"))
 
 
 @cache
 def chat_format(name: str, directory: Path) -> ChatFormat:
-    """The chat format of a family, by its renderer's name. Skips the test where a family's files can't be had."""
+    """The chat format of a family, by its renderer's name."""
     if name == "gpt-oss":
-        from tests.unit.proxy.tokens.models import harmony as real
-
-        file = real.vocabulary_file()
-        if file is None:
-            pytest.skip("the harmony vocabulary is not here; `make harmony` fetches it by cargo")
-        return _gpt_oss(file)
+        return _gpt_oss()
     return load(write_model(directory / name.replace(".", "-"), (FAMILIES | VARIANTS)[name]), renderer=name)
+
+
+@cache
+def shipped() -> ChatFormat:
+    """Of the model that the simulated engine ships, made once a process."""
+    return load(model_path())

@@ -1,40 +1,35 @@
-"""gpt-oss: the harmony vocabulary, where its file can be had. `openai_harmony` checks the file, so none can be made up.
-
-It lies in the folder that TIKTOKEN_ENCODINGS_BASE names (`openai_harmony` reads it there too);
-`make harmony` fetches it.
-"""
+"""gpt-oss: its real vocabulary, since `openai_harmony` checks the file (`toolchain.harmony`), and merges for the words
+that are most in use."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 from pathlib import Path
+from typing import Final
 
 from tests.unit.proxy.tokens.models.families import HARMONY_TOKENS
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from toolchain.harmony import FILE
+from toolchain import harmony
 
 from rolloutfleet_proxy.tokens.vocabulary import _BYTE_OF_LETTER
 
-
-def vocabulary_file() -> Path | None:
-    folder = os.environ.get("TIKTOKEN_ENCODINGS_BASE")
-    file = Path(folder) / FILE if folder else None
-    return file if file is not None and file.is_file() else None
+MERGED: Final = 20_000
+"""Tokens that texts may be cut into, of 200,000: merges for all take ten seconds to make and read. Of what the rest
+stands for, a prompt that `openai_harmony` writes has the one token, and a text that is encoded here has several."""
 
 
-def write_model(directory: Path, file: Path) -> Path:
+def write_model(directory: Path) -> Path:
     """A model directory with gpt-oss's tokenizer; merges are found by splitting each token at its best rank."""
     letters = {byte: letter for letter, byte in _BYTE_OF_LETTER.items()}
 
     def spelled(token: bytes) -> str:
         return "".join(map(letters.__getitem__, token))
 
-    lines = (line.split() for line in file.read_bytes().splitlines())
+    lines = (line.split() for line in (harmony.folder() / harmony.FILE).read_bytes().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     merges = []
-    for token in sorted(ranks, key=ranks.__getitem__):
+    for token in sorted(ranks, key=ranks.__getitem__)[:MERGED]:
         halves = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
         known = [(left, right) for left, right in halves if left in ranks and right in ranks]
         known.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))

@@ -1,0 +1,151 @@
+"""Every part of the tests but `timing`, whatever became of the others: `python -m tests.ci`, which `.ci/run` calls.
+
+Downloads and compiling begin at once and take what the tests leave of the processor. The unit tests run first and by
+themselves, the other parts side by side. The table at the end has the command for each part alone.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from tests.counts import COUNTS_FILE, Counts, reported
+from tests.parts import PARTS, Part
+from tests.paths import ROOT
+from tests.timing.__main__ import files, read
+
+LOGS: Final = ROOT / ".cache" / "ci"
+LANES: Final = (("integration", "system"), ("browser", "agents", "engine"), ("cluster",))
+"""One after the other in a lane, the lanes side by side. Nodes of a cluster are mostly idle."""
+PREPARED: Final = {"engine": "sglang", "cluster": "cluster", "agents": "sglang"}
+"""The make target whose end a part waits for."""
+LONGEST: Final = 2400.0
+"""Seconds for one part."""
+OLD: Final = 150
+"""Commits after which results of `make test-timing` are called old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one part."""
+
+    part: Part
+    status: int
+    counts: Counts
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        return self.status != 0
+
+    def row(self) -> str:
+        counts = f"{self.counts.passed:>7} {self.counts.failed:>7} {self.counts.skipped:>8}"
+        ended = "" if self.counts.failed or not self.failed else f"   (ended with status {self.status})"
+        return f"{self.part.name:<12} {counts} {self.seconds:>8.0f}   make {self.part.target}{ended}"
+
+
+def main() -> None:
+    began = time.monotonic()
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    preparing = {target: _prepare(target) for target in sorted(set(PREPARED.values()))}
+    try:
+        outcomes = list(_outcomes(preparing))
+    finally:
+        for process in preparing.values():
+            _kill(process)
+    print(*_table(outcomes), sep="\n")
+    print(*_stale_results(), sep="\n")
+    print(f"{time.monotonic() - began:.0f} s in all")
+    total = sum((outcome.counts for outcome in outcomes), Counts())
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    sys.exit(1 if any(outcome.failed for outcome in outcomes) else 0)
+
+
+def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outcome]:
+    yield _run(PARTS["unit"], shown=True)
+
+    def lane(names: Sequence[str]) -> list[Outcome]:
+        return [_run(PARTS[name], after=preparing.get(PREPARED.get(name, ""))) for name in names]
+
+    with ThreadPoolExecutor(len(LANES)) as pool:
+        for outcomes in pool.map(lane, LANES):
+            yield from outcomes
+
+
+def _stale_results() -> Iterator[str]:
+    """What of `make test-timing` is to be run before an issue is called resolved."""
+    results = {result.file: result for result in read()}
+    for file in files():
+        result = results.get(file)
+        if result is None:
+            yield f"not run yet: make test-timing ARGS={file}"
+        elif result.failed or _commits_since(result.commit) > OLD:
+            yield f"{'failed' if result.failed else 'old'}, of {result.date}: make test-timing ARGS={file}"
+
+
+def _commits_since(commit: str) -> float:
+    """Many, where it is not known."""
+    count = ["git", "rev-list", "--count", f"{commit.rstrip('+')}..HEAD"]
+    done = subprocess.run(count, cwd=ROOT, capture_output=True, text=True, check=False)
+    return float("inf") if done.returncode else int(done.stdout)
+
+
+def _prepare(target: str) -> "subprocess.Popen[bytes]":
+    with (LOGS / f"make-{target}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["nice", "-n", "19", "make", target], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _run(part: Part, *, shown: bool = False, after: "subprocess.Popen[bytes] | None" = None) -> Outcome:
+    """Run one part; unless it is `shown` as it runs, what it said is printed at its end."""
+    if after is not None:
+        after.wait()
+    counted, log = LOGS / f"{part.name}.counts", LOGS / f"{part.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["make", part.target],
+            cwd=ROOT,
+            env=os.environ | {COUNTS_FILE: str(counted)},
+            stdin=subprocess.DEVNULL,
+            stdout=None if shown else output,
+            stderr=None if shown else subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            status = 124
+        finally:
+            _kill(process)
+    if not shown:
+        print(f"\n===== make {part.target} =====\n{log.read_text(errors='replace')}", flush=True)
+    return Outcome(part, status, reported(counted), time.monotonic() - began)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End it, and all that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _table(outcomes: Iterable[Outcome]) -> Iterator[str]:
+    yield f"\n{'part':<12} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}   command"
+    yield from (outcome.row() for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""How many tests of a run passed, failed and were skipped, for the one who started it: a line of JSON each in the file
+that COUNTS_FILE names.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+COUNTS_FILE: Final = "ROLLOUTFLEET_COUNTS_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+
+def report(counts: Counts) -> None:
+    """Tell whoever asked for it."""
+    if file := os.environ.get(COUNTS_FILE):
+        with Path(file).open("a") as lines:
+            lines.write(json.dumps(asdict(counts)) + "\n")
+
+
+def reported(file: Path) -> Counts:
+    """The sum of all that was told; nothing where there is no file."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return sum((Counts(**json.loads(line)) for line in lines), Counts())

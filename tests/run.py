@@ -1,0 +1,98 @@
+"""One part of the tests: `python -m tests.run PART [arguments of pytest]`, which is what `make test…` calls.
+
+What it lacks is said before anything runs. Exits with 1 where a test fails, or where the arguments select none.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from tests import tools
+from tests.parts import PARTS, Part, part_of
+from tests.paths import ROOT
+
+NONE_SELECTED = 5
+"""pytest's exit status."""
+TYPES = [sys.executable, "-m", "mypy", "--no-error-summary"]
+
+
+def main() -> None:
+    name, *words = sys.argv[1:] or [""]
+    if name not in PARTS:
+        sys.exit(f"usage: python -m tests.run {{{','.join(PARTS)}}} [arguments of pytest]")
+    try:
+        sys.exit(run(PARTS[name], words))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run(part: Part, words: Sequence[str]) -> int:
+    """Run it, or what `words` select of it; the exit status."""
+    lacking = [line for name in (part.name, *part.after) for line in tools.missing(name)]
+    if lacking:
+        print(f"make {part.target} lacks:", *lacking, sep="\n  ", file=sys.stderr)
+        return 1
+    paths = [word for word in words if (ROOT / word.partition("::")[0]).exists()]
+    if strange := [path for path in paths if part_of(path) is not part]:
+        return _elsewhere(part, words, Counter({found.name: 0 for path in strange if (found := part_of(path))}))
+    refused = tools.refused(part.name)
+    types = None if words or part.name != "unit" else _types()
+    left_out = [f"--deselect={test}" for test in refused]
+    status = _pytest(*part.options(), *left_out, *words, *([] if paths else [part.folder]))
+    if status == NONE_SELECTED:
+        return _elsewhere(part, words, _holders(words, paths))
+    if part.after and not words:
+        status = status or _ended([sys.executable, "-m", *part.after])
+    if types is not None:
+        said, _ = types.communicate()
+        print(said, end="")
+        status = status or types.returncode
+    for test, why in refused.items():
+        print(f"NOT RUN: {test}: {why}")
+    return min(status, 1) if status >= 0 else 1
+
+
+def _types() -> "subprocess.Popen[str]":
+    """The check of types, beside the tests, its words kept to their end."""
+    return subprocess.Popen(TYPES, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _pytest(*words: str) -> int:
+    return _ended([sys.executable, "-m", "pytest", *words])
+
+
+def _ended(command: Sequence[str]) -> int:
+    """The status of a command. Ctrl-C reaches it as well, and it ends what it has started before this goes on."""
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def _holders(words: Sequence[str], paths: Sequence[str]) -> Counter[str]:
+    """How many tests of each part the arguments would select."""
+    if paths:
+        return Counter()
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header", *words, "tests"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    found = (part_of(line) for line in said.splitlines() if "::" in line)
+    return Counter(part.name for part in found if part is not None)
+
+
+def _elsewhere(part: Part, words: Sequence[str], holders: Counter[str]) -> int:
+    """Say that nothing was selected, and which target has what was asked for."""
+    asked = " ".join(words)
+    print(f"ARGS='{asked}' select no test of {part.folder}.", file=sys.stderr)
+    for name, count in holders.items():
+        number = f" ({count} tests)" if count else ""
+        print(f"  make {PARTS[name].target} ARGS='{asked}'{number}", file=sys.stderr)
+    if not holders:
+        print("  No other part has any either.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

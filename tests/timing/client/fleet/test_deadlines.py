@@ -1,0 +1,78 @@
+"""Times that a trainer keeps while a proxy is down, and when it is told to end."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.fleets import Fleet as Running
+from tests.fleets import running_fleet
+from tests.integration.client.fleet.by_turns import keys_by_turns
+from tests.integration.client.fleet.conftest import whereabouts
+from tests.integration.client.fleet.killing import ended_sessions, set_right, start_keys
+from tests.integration.client.fleet.trainers import Trainer
+from tests.waiting import PATIENCE
+
+from rolloutfleet.fleet import AsyncFleet
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running_fleet(tmp_path_factory.mktemp("deadlines"), proxies=2) as found:
+        yield found
+
+
+@pytest.fixture
+def two(running: Running) -> Running:
+    set_right(running)
+    return running
+
+
+async def test_twenty_sessions_start_within_five_seconds_with_one_of_two_proxies_down(two: Running) -> None:
+    two.proxies[1].kill()
+    keys = keys_by_turns()
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        # Left to chance, one start in 256 draws eight keys of the proxy that is down, and then waits for seconds.
+        with start_keys(lambda: next(keys)):
+            async with asyncio.timeout(5):
+                sessions = [await fleet.start_session() for _ in range(20)]
+        assert {session.session_id[:2] for session in sessions} == {"s0"}
+
+
+async def test_an_export_without_a_count_ends_within_twenty_seconds_with_a_proxy_down(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        await ended_sessions(fleet, 8)
+        two.proxies[1].kill()
+        async with asyncio.timeout(20), fleet.export(grace=1.0) as export:
+            assert len([each async for each in export]) == 4
+
+
+async def test_a_proxy_that_is_down_holds_up_no_acknowledgement_for_ten_seconds(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        await ended_sessions(fleet, 10)
+        async with fleet.export(10, timeout=PATIENCE) as export:
+            assert len([each async for each in export]) == 10
+            two.proxies[1].kill()
+            ended = time.monotonic()
+        assert time.monotonic() - ended < 10
+        assert any("acknowledgement" in text for text in fleet.owed)
+
+
+def test_ctrl_c_ends_a_wait_within_twenty_seconds(two: Running) -> None:
+    trainer = Trainer(
+        two,
+        """
+        with fleet, fleet.export(count=100) as export:
+            say_once_it_waits()
+            next(export)
+        """,
+    )
+    try:
+        assert trainer.hear() == {"waits": True}
+        began = time.monotonic()
+        trainer.process.send_signal(signal.SIGINT)
+        trainer.end()
+        assert time.monotonic() - began < 20
+    finally:
+        trainer.process.kill()

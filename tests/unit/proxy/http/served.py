@@ -1,0 +1,135 @@
+"""The protocol of clients' connections in front of an app, and clients that send it whatever bytes they like."""
+
+import asyncio
+import contextlib
+import json
+from typing import Any, Final
+
+import uvicorn
+from tests.waiting import PATIENCE
+
+from rolloutfleet_proxy.http.connections import Connections
+from rolloutfleet_proxy.http.last_bytes import emptied_of
+from rolloutfleet_proxy.http.protocol import HttpProtocol
+
+GET: Final = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+class App:
+    """Answers 200 with what it was asked, once it has the whole body; `/early` before, `/held` when told to go on.
+
+    `/open` answers at once, and says that this was all when told to go on. `large` gets much. What begins with `/last`
+    notes whether the last byte of its answer left; `/last-held` answers when told to go on, whoever has left meanwhile.
+    """
+
+    def __init__(self, *, large: int) -> None:
+        self.large = large
+        self.asked: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
+        self.left = 0
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.has_left: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.set()
+        if scope["path"].endswith("held"):
+            await self.go_on.wait()
+        if scope["path"] not in ("/early", "/last-held") and not await self._whole(receive):
+            self.left += 1
+            return
+        # Read here and not before: what comes as a trailer has come by now.
+        self.asked.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        body = bytes(self.large) if scope["path"].endswith("large") else b"ok"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body, "more_body": scope["path"] == "/open"})
+        if scope["path"] == "/open":
+            await self.go_on.wait()
+            await send({"type": "http.response.body", "body": b""})
+        if scope["path"].startswith("/last"):
+            self.has_left.put_nowait(await emptied_of(scope)())
+
+    async def _whole(self, receive: Any) -> bool:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return False
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                self.bodies.append(body)
+                return True
+
+
+class Server:
+    """Its `protocol` is for whoever accepts connections at `address`."""
+
+    def __init__(self, *, large: int) -> None:
+        """`large` are the bytes of a large answer."""
+        self.app = App(large=large)
+        self.address: tuple[str, int] = ("", 0)
+        self.clients: list[Client] = []
+        self.refused: list[str] = []
+        self.has_refused = asyncio.Event()
+        self.connections = Connections(refused=self._refuses)
+        self._config = uvicorn.Config(self.app, ws="none", lifespan="off", access_log=False, timeout_keep_alive=75)
+        self._config.load()
+        self.state = uvicorn.server.ServerState()
+
+    def protocol(self) -> asyncio.Protocol:
+        return HttpProtocol(self._config, self.state, {}, connections=self.connections)
+
+    def _refuses(self, code: str) -> None:
+        self.refused.append(code)
+        self.has_refused.set()
+
+    async def connect(self, first: bytes = b"") -> "Client":
+        reader, writer = await asyncio.open_connection(*self.address)
+        client = Client(reader, writer)
+        self.clients.append(client)
+        if first:
+            await client.send(first)
+        return client
+
+    async def close(self) -> None:
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        for client in self.clients:
+            await client.close()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(PATIENCE):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+            return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def error(self) -> tuple[int, str]:
+        status, body = await self.answer()
+        return status, json.loads(body)["error"]["code"]
+
+    async def skip(self, end: bytes) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._reader.readuntil(end)
+
+    async def take(self, size: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._reader.readexactly(size)
+
+    async def rest(self, *, seconds: float = PATIENCE) -> bytes:
+        async with asyncio.timeout(seconds):
+            return await self._reader.read()
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
