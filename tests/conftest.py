@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests import logs
+from tests import logs, sleeps
 from tests.counts import Counts, report
 from tests.durations import Durations, Meter
 from tests.printing import said
@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
     os.environ.setdefault(harmony.VARIABLE, str(harmony.folder()))
+    sleeps.forbid()
     _read_certificates_once()
     gc.disable()  # until all is collected: what that makes stays
     config.pluginmanager.register(Meter(), "meter")

@@ -27,12 +27,12 @@ def forbid() -> None:
 
     blocks = time.sleep
 
-    def checked_block(seconds: float) -> None:
+    def checked_block(seconds: Any, /) -> None:
         _check(sys._getframe(1).f_code.co_filename)
         blocks(seconds)
 
-    asyncio.sleep = checked  # type: ignore[assignment]
-    asyncio.tasks.sleep = checked  # type: ignore[assignment]
+    asyncio.sleep = checked
+    asyncio.tasks.sleep = checked
     time.sleep = checked_block
 
 

@@ -112,7 +112,7 @@ class UnitLoop(asyncio.SelectorEventLoop):
 
     # Connections
 
-    async def create_server(  # type: ignore[override]  # of its many arguments, those that tests give
+    async def create_server(
         self, protocol_factory: ProtocolFactory, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         address = (str(host or "127.0.0.1"), port or next(self._ports))

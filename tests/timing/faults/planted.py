@@ -265,7 +265,7 @@ FAULTS = [
         PROXY,
         "emptying.set_result(whole)",
         "emptying.set_result(True)",
-        ("http/test_protocol.py",),
+        ("unit/proxy/http/test_protocol.py",),
     ),
     Fault(
         "an-idempotency-key-with-another-body",
