@@ -32,7 +32,6 @@ from e2e.installing import (
 HERE = Path(__file__).parent
 DIAGNOSTICS = HERE.parent / ".cache" / "e2e"
 SECONDS_FOR_A_TEST = 900
-LEFT_OUT = pytest.StashKey[tuple[int, str]]()
 
 
 def pytest_configure() -> None:
@@ -40,27 +39,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if item.path.is_relative_to(HERE)]
     for item in ours:
-        item.add_marker("cluster")
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS_FOR_A_TEST))
-    if "not cluster" in config.getoption("markexpr"):
-        return
     if ours and (why := lifecycle.why_not(Settings())):
-        config.stash[LEFT_OUT] = (len(ours), why)
-        config.hook.pytest_deselected(items=ours)
-        items[:] = [item for item in items if item not in ours]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if LEFT_OUT in config.stash:
-        number, why = config.stash[LEFT_OUT]
-        terminalreporter.section("left out", yellow=True)
-        terminalreporter.line(f"{number} tests on a cluster did not run. {why}")
-        terminalreporter.line("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
+        raise pytest.UsageError(f"No cluster can be had here. {why}")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, NoReturn
 
+from tests.counts import Counts, report
 from toolchain.kubernetes import lifecycle, records
 from toolchain.kubernetes.docker import daemon
 from toolchain.kubernetes.failures import ClusterError
@@ -158,7 +159,7 @@ def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> lis
     (REPORTS / FOLDERS).mkdir(parents=True, exist_ok=True)
     started = Run(
         commit=results.checked_out(),
-        mark="cluster" if options.full else "not full",
+        mark="" if options.full else "not full",
         words=options.words,
         deadline=time.monotonic() + 60 * options.minutes,
         known=_seconds_by_file(wanted) if options.full else {},
@@ -178,6 +179,7 @@ def _seconds_by_file(wanted: dict[str, list[str]]) -> dict[str, float]:
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
     failed = [result.scenario for result in found if not result.passed]
+    report(Counts(len(found) - len(failed), len(failed)))
     say(f"{len(found) - len(failed)} scenarios passed, {len(failed)} failed{': ' * bool(failed)}{', '.join(failed)}")
     if options.full:
         commit = results.checked_out()
@@ -207,8 +209,6 @@ def _parser() -> argparse.ArgumentParser:
         default=45,
         help="begin no file that would end after that, by its last run (%(default)s)",
     )
-    parser.add_argument("--left-out", action="store_true", help="say whether no cluster can be had, and why, and end")
-    parser.add_argument("--if-possible", action="store_true", help="where no cluster can be had, say so and end well")
     return parser
 
 
@@ -224,12 +224,6 @@ def main() -> None:
     if unknown := [name for name in options.files if not (results.HERE / name).is_file()]:
         _parser().error(f"no file {', '.join(unknown)} in e2e/")
     try:
-        if (options.if_possible or options.left_out) and (why := lifecycle.why_not(Settings())):
-            say(f"LEFT OUT: the tests on a cluster ({len(results.scenarios())} scenarios). {why}")
-            say("Then: make e2e (or python -m e2e --kubeconfig FILE, for a cluster of yours)")
-            return
-        if options.left_out:
-            return
         sys.exit(run(options))
     except ClusterError as error:
         sys.exit(f"e2e: {error}")

@@ -87,7 +87,7 @@ class UnitLoop(asyncio.SelectorEventLoop):
         super().__init__(self._clock)
         self._clock.threads_work = self._threads_work
         self._awaited: set[asyncio.Future[Any]] = set()
-        self._accepting: set[asyncio.Task[Any]] = set()
+        self.accepting: set[asyncio.Task[Any]] = set()
         self._ports = itertools.count(FIRST_PORT)
         self.listening: dict[tuple[str, int], ProtocolFactory] = {}
 
@@ -130,8 +130,8 @@ class UnitLoop(asyncio.SelectorEventLoop):
         client.setblocking(False)
         server.setblocking(False)
         accepting = self.create_task(self.connect_accepted_socket(factory, server))
-        self._accepting.add(accepting)
-        accepting.add_done_callback(self._accepting.discard)
+        self.accepting.add(accepting)
+        accepting.add_done_callback(self.accepting.discard)
         return client
 
     async def create_connection(

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 from tests.unit.engine.serving import engine_here
 from tests.unit.loop import UnitLoop
-from tests.waiting import comes_true
+from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet.spec_for_proxies import TokenizerSpec
@@ -83,7 +83,7 @@ class Proxies:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, UnitLoop)
         made = loop.connect("127.0.0.1", PORTS[0])
-        await asyncio.wait(loop._accepting)
+        await asyncio.wait(loop.accepting)
         return made
 
 
@@ -171,4 +171,7 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_is_one_ge
             again.sendall(session.asking(*mark, stream=stream))
             assert (await said(again)).startswith(b"HTTP/1.1 200 ")
         await comes_true(lambda: not proxies.engine.calls)
+        async with asyncio.timeout(PATIENCE):  # A stream's first bytes leave long before its commit.
+            while not await session.turns():
+                pass
         assert (proxies.generations, await session.turns()) == (before + 1, 1), (stream, mark)
