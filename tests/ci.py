@@ -52,6 +52,7 @@ class Outcome:
 
 def main() -> None:
     began = time.monotonic()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores Ctrl-C
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     preparing = {target: _prepare(target) for target in sorted(set(PREPARED.values()))}
