@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, NoReturn
 
-from tests.counts import Counts, report
+from tests.counts import Counts, asked_for, report
 from toolchain.kubernetes import lifecycle, records
 from toolchain.kubernetes.docker import daemon
 from toolchain.kubernetes.failures import ClusterError
@@ -179,7 +179,7 @@ def _seconds_by_file(wanted: dict[str, list[str]]) -> dict[str, float]:
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
     failed = [result.scenario for result in found if not result.passed]
-    report(Counts(len(found) - len(failed), len(failed)))
+    report(Counts(len(found) - len(failed), len(failed)), asked_for())
     say(f"{len(found) - len(failed)} scenarios passed, {len(failed)} failed{': ' * bool(failed)}{', '.join(failed)}")
     if options.full:
         commit = results.checked_out()

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests import logs, sleeps
-from tests.counts import Counts, report
+from tests.counts import Counts, asked_for, report
 from tests.durations import Durations, Meter
 from tests.printing import said
 from tests.scheduling import scheduler
 from toolchain import harmony
 
+COUNTED = pytest.StashKey[str | None]()
+"""Where `tests.ci` wants to be told how many tests there were."""
 STARTED = pytest.StashKey[int]()
 """How many processes had been started before the test."""
 
@@ -28,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tests", deadline=None, max_examples=100 if os.environ.get("CI") else 50)
     settings.load_profile("tests")
     os.environ.setdefault(harmony.VARIABLE, str(harmony.folder()))
+    config.stash[COUNTED] = asked_for()
     sleeps.forbid()
     _read_certificates_once()
     gc.disable()  # until all is collected: what that makes stays
@@ -68,11 +71,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     return outcome
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Tell `tests.ci` how many there were."""
     found = {name: len(reports) for name, reports in terminalreporter.stats.items()}
     failed = found.get("failed", 0) + found.get("error", 0)
-    report(Counts(found.get("passed", 0), failed, found.get("skipped", 0)))
+    report(Counts(found.get("passed", 0), failed, found.get("skipped", 0)), config.stash[COUNTED])
 
 
 def _read_certificates_once() -> None:

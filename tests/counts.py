@@ -21,9 +21,14 @@ class Counts:
         return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
 
 
-def report(counts: Counts) -> None:
+def asked_for() -> str | None:
+    """The file, for this process alone: what it starts counts for nobody."""
+    return os.environ.pop(COUNTS_FILE, None)
+
+
+def report(counts: Counts, file: str | None) -> None:
     """Tell whoever asked for it."""
-    if file := os.environ.get(COUNTS_FILE):
+    if file:
         with Path(file).open("a") as lines:
             lines.write(json.dumps(asdict(counts)) + "\n")
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from typing import Annotated
 
 import typer
-from tests.counts import Counts, report
+from tests.counts import Counts, asked_for, report
 from tests.paths import ROOT
 from tests.timing.faults.fault import Fault
 from tests.timing.faults.planted import FAULTS
@@ -41,7 +41,7 @@ def faults(
         outcomes = planted(chosen, copies)
     missed = [outcome.fault for outcome in outcomes if outcome.caught_by is None]
     write(_with_others(outcomes, output), output)
-    report(Counts(passed=len(outcomes) - len(missed), failed=len(missed)))
+    report(Counts(passed=len(outcomes) - len(missed), failed=len(missed)), asked_for())
     print(f"{len(outcomes) - len(missed)} of {len(outcomes)} are caught" + "".join(f"\nNOT {name}" for name in missed))
     raise typer.Exit(1 if missed else 0)
 
