@@ -33,7 +33,7 @@ OLD: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one part."""
+    """The result of one part."""
 
     part: Part
     status: int
@@ -81,7 +81,7 @@ def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outco
 
 
 def _stale_results() -> Iterator[str]:
-    """What of `make test-timing` is to be run before an issue is called resolved."""
+    """Files of `make test-timing` to run before an issue is called resolved."""
     results = {result.file: result for result in read()}
     for file in files():
         result = results.get(file)

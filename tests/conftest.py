@@ -16,9 +16,9 @@ from tests.scheduling import scheduler
 from toolchain import harmony
 
 COUNTED = pytest.StashKey[str | None]()
-"""Where `tests.ci` wants to be told how many tests there were."""
+"""The file in which `tests.ci` wants the counts."""
 STARTED = pytest.StashKey[int]()
-"""How many processes had been started before the test."""
+"""The number of processes started before the test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,4 @@
-"""How many tests of a run passed, failed and were skipped, for the one who started it: a line of JSON each in the file
-that COUNTS_FILE names.
-"""
+"""Counts of passed, failed and skipped tests, for whoever started the run: lines of JSON in the file of COUNTS_FILE."""
 
 import json
 import os

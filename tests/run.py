@@ -63,8 +63,12 @@ def _pytest(*words: str) -> int:
 
 
 def _ended(command: Sequence[str]) -> int:
-    """The status of a command. Ctrl-C reaches it as well, and it ends what it has started before this goes on."""
-    process = subprocess.Popen(command, cwd=ROOT)
+    """Run a command; return its status."""
+    return wait_for(subprocess.Popen(command, cwd=ROOT))
+
+
+def wait_for(process: "subprocess.Popen[bytes]") -> int:
+    """Return the status of a process. Ctrl-C reaches it too, and it ends what it has started before this goes on."""
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -5,9 +5,9 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER: Final = ("tests/engine/", "tests/unit/proxy/tokens/")
-"""Each of these folders is run by one process, for what its files share: SGLang takes a minute to start, the chat
-formats of all families ten seconds to load."""
+TOGETHER: Final = ("tests/unit/proxy/tokens/",)
+"""Each of these folders is run by one process, for what its files share: the chat formats of all families take ten
+seconds to load."""
 
 
 def scope(nodeid: str) -> str:

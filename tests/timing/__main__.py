@@ -22,7 +22,7 @@ from e2e.results import checked_out
 from tests.counts import COUNTS_FILE, reported
 from tests.parts import PARTS
 from tests.paths import ROOT
-from tests.run import run
+from tests.run import run, wait_for
 
 HERE: Final = ROOT / "tests" / "timing"
 LATEST: Final = HERE / "results" / "latest.json"
@@ -82,20 +82,11 @@ def _run(file: str) -> Result:
         command = [sys.executable, "-m", *(["tests.timing.faults"] if file == FAULTS else tests)]
         with said.open("wb") as output:
             environment = os.environ | {COUNTS_FILE: str(counted)}
-            status = _status(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
+            status = wait_for(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
         counts = reported(counted)
         if failed := counts.failed + counts.skipped or int(status != 0):
             print(said.read_text(errors="replace"))
     return Result(file, commit, today.isoformat(), counts.passed, failed, round(time.monotonic() - began, 1))
-
-
-def _status(process: "subprocess.Popen[bytes]") -> int:
-    """Once it has ended. Ctrl-C reaches it as well, and it ends what it has started before this goes on."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
 
 
 def kept(before: Iterable[Result], newer: Result, *, there: Iterable[str]) -> list[Result]:

@@ -4,24 +4,15 @@ import asyncio
 import contextlib
 import multiprocessing.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import aiohappyeyeballs
 import pytest
 from tests.unit.guard import GUARD
-from tests.unit.loop import UnitLoop, start_connection, tracked_wrap_future
+from tests.unit.loop import UnitLoop, awaited, start_connection
 
 from rolloutfleet_proxy.store.writer import Writer
-
-
-def _awaited(submit: Callable[..., Any]) -> Callable[..., Any]:
-    def submit_awaited(self: Writer, *args: Any, **options: Any) -> Any:
-        future = submit(self, *args, **options)
-        loop = future.get_loop()
-        return loop.awaits(future) if isinstance(loop, UnitLoop) else future
-
-    return submit_awaited
 
 
 @contextlib.contextmanager
@@ -30,8 +21,8 @@ def ways_out_of_the_loop() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "new_event_loop", UnitLoop)
         patched.setattr(asyncio.events, "new_event_loop", UnitLoop)
-        patched.setattr(Writer, "submit", _awaited(Writer.submit))
-        wrap = tracked_wrap_future(asyncio.wrap_future)
+        patched.setattr(Writer, "submit", awaited(Writer.submit))
+        wrap = awaited(asyncio.wrap_future)
         patched.setattr(asyncio, "wrap_future", wrap)
         patched.setattr(asyncio.futures, "wrap_future", wrap)
         patched.setattr(aiohappyeyeballs, "start_connection", start_connection)

@@ -11,7 +11,7 @@ import selectors
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
-from concurrent.futures import Future as ThreadFuture
+from functools import wraps
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
@@ -140,15 +140,16 @@ class UnitLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(protocol_factory, sock=sock or self.connect(host, port))
 
 
-def tracked_wrap_future(wrap: Callable[..., Any]) -> Callable[..., Any]:
-    """`asyncio.wrap_future`, whose loop waits for the thread that ends it."""
+def awaited(ends_elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose future a thread ends, such that the loop waits for that thread."""
 
-    def wrap_future(future: "ThreadFuture[Any]", *, loop: Any = None) -> Any:
-        wrapped = wrap(future, loop=loop)
-        own = wrapped.get_loop()
-        return own.awaits(wrapped) if isinstance(own, UnitLoop) else wrapped
+    @wraps(ends_elsewhere)
+    def call(*args: Any, **options: Any) -> Any:
+        future = ends_elsewhere(*args, **options)
+        loop = future.get_loop()
+        return loop.awaits(future) if isinstance(loop, UnitLoop) else future
 
-    return wrap_future
+    return call
 
 
 async def start_connection(addr_infos: Any, **_: Any) -> socket.socket:

@@ -282,7 +282,7 @@ class _Upload:
 
     @property
     def is_read(self) -> bool:
-        """Whether all of it has come: from then on a caller's leaving is heard at once."""
+        """True once all of it has come: from then on a caller's leaving is heard at once."""
         return self._read.is_set()
 
     def check_declared(self, headers: Headers) -> None:

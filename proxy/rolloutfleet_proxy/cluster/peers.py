@@ -75,7 +75,7 @@ class Peers:
         self.itself: Callable[[], Peer] = lambda: self._unseen(self.own)
         """This proxy, as it describes itself."""
         self.callers = Callers()
-        """Whose requests are passed on to others."""
+        """Callers of requests that are passed on to others."""
         self._session: aiohttp.ClientSession | None = None
 
     @property

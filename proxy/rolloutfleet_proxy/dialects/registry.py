@@ -48,7 +48,7 @@ class DialectCall:
     emptied: Emptied
     """Waits until all that was sent to the caller has left."""
     closed: Closed
-    """Whether the caller has closed its connection."""
+    """Looks whether the caller has closed its connection."""
 
     @property
     def receipt(self) -> str | None:

@@ -125,8 +125,8 @@ def in_the_system(transport: asyncio.Transport) -> int:
 
 
 def has_ended(transport: asyncio.Transport) -> bool:
-    """Whether the other end has closed the connection, though the event loop may have yet to read of it. False where
-    the system doesn't say."""
+    """Return whether the other end has closed the connection, though the event loop may have yet to read of it.
+    False where the system doesn't say."""
     if sys.platform != "linux":
         return False
     looking = select.poll()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Closed = Callable[[], bool]
-"""Whether the client has closed the connection. If so, the app has been told when this returns."""
+"""A look whether the client has closed the connection. If so, the app has been told when this returns."""
 
 CLOSED: Final = "rolloutfleet.closed"
 
@@ -36,7 +36,7 @@ class _Caller:
 
 
 class Callers:
-    """Who waits for an answer, by what a retry has in common with the request that it repeats."""
+    """Callers that wait for an answer, by what a retry has in common with the request that it repeats."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, dict[_Caller, None]] = {}

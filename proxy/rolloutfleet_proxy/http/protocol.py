@@ -181,8 +181,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._rest()
 
     def closed(self) -> bool:
-        """Whether the client has closed the connection. Whoever answers is told now, as if the loop had read of it.
-        What was written to a client that still reads is not kept from it."""
+        """Look whether the client has closed the connection. Whoever answers is told now, as if the loop had read of
+        it. What was written to a client that still reads is not kept from it."""
         if not self._lost and has_ended(self.transport):
             self.transport.close()
             self._lose()
