@@ -19,29 +19,34 @@ SGLANG_START: Final = 480.0
 """Seconds for the real SGLang."""
 API_SERVER_START: Final = 240.0
 """Seconds for etcd and kube-apiserver."""
-DOWNLOAD: Final = 600.0
-"""Seconds for what a registry serves."""
-_EVERY: Final = 0.02
 
 
-def until(holds: Callable[[], Any], *, seconds: float = PATIENCE, every: float = _EVERY) -> Any:
-    """What `holds` returns once it is true; `every` is a rest for what costs much to ask. Raises AssertionError."""
-    ends = time.monotonic() + seconds
+def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
+    """What `holds` returns once it is true. Raises AssertionError after `seconds`."""
+    began = time.monotonic()
     while not (found := holds()):
-        assert time.monotonic() < ends, f"it did not happen in {seconds:g} s"
-        time.sleep(every)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"it did not happen in {seconds:g} s"
+        time.sleep(_rest(waited))
     return found
 
 
 async def eventually(holds: Callable[[], object], *, seconds: float = PATIENCE) -> None:
     """Return once it is true; it is asked in a thread, so it may block. Raises TimeoutError after `seconds`."""
+    began = time.monotonic()
     async with asyncio.timeout(seconds):
         while not await asyncio.to_thread(holds):
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_rest(time.monotonic() - began))
 
 
 async def comes_true(holds: Callable[[], object], *, seconds: float = PATIENCE) -> None:
     """Return once it is true; it is asked on the event loop, whose objects it looks at. Raises TimeoutError."""
+    began = time.monotonic()
     async with asyncio.timeout(seconds):
         while not holds():
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_rest(time.monotonic() - began))
+
+
+def _rest(waited: float) -> float:
+    """Seconds before it is asked again: a tenth of those waited so far. To ask takes the processor from who answers."""
+    return min(max(waited / 10, 0.01), 0.25)

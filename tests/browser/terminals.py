@@ -65,7 +65,7 @@ class Terminal:
             return what(screen)
 
         try:
-            until(shown, every=0.1)
+            until(shown)
         except AssertionError as error:
             error.add_note(f"the screen:\n{screen}")
             raise

@@ -238,4 +238,4 @@ def _until_ready(server: ApiServer) -> None:
     def is_ready() -> bool:
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout == "ok"
 
-    until(is_ready, seconds=API_SERVER_START, every=0.2)
+    until(is_ready, seconds=API_SERVER_START)

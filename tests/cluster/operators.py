@@ -72,7 +72,7 @@ class OperatorProcess:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """What it returns, once that is true. Most look by kubectl, which costs more than the operator itself."""
-        return until(what, every=0.5)
+        return until(what)
 
     def until_passes(self, more: int) -> None:
         """Return after so many more passes: a cause of what they would have done."""

@@ -35,9 +35,7 @@ class Prometheus:
 
     def comes(self, expression: str, *, count: int = 1) -> list[dict[str, Any]]:
         """Wait for that many series."""
-        found: list[dict[str, Any]] = until(
-            lambda: found if len(found := self.series(expression)) >= count else None, every=0.2
-        )
+        found: list[dict[str, Any]] = until(lambda: found if len(found := self.series(expression)) >= count else None)
         return found
 
 

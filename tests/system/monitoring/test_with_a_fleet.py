@@ -142,7 +142,7 @@ def test_the_rules_are_loaded_and_can_be_evaluated(watched: Watched) -> None:
         groups = watched.prometheus.get("rules")["groups"]
         return [rule for group in groups for rule in group["rules"] if rule["health"] != "unknown"]
 
-    until(lambda: len(evaluated()) >= len(ALERTS), every=0.2)
+    until(lambda: len(evaluated()) >= len(ALERTS))
     assert {(rule["name"], rule["health"]) for rule in evaluated()} == {(alert.name, "ok") for alert in ALERTS}
 
 

@@ -22,4 +22,4 @@ def until_a_lease_lapses(fleet: Fleet, *, seconds: float) -> None:
     """Return once a lease of that length, which begins now and is not renewed, is over: so is any older one."""
     group_id = ended_group(fleet, 1)
     assert fleet.export_file(group_id=group_id, lease_seconds=seconds).lease_id is not None
-    until(lambda: taken(fleet, group_id), every=0.2)
+    until(lambda: taken(fleet, group_id))
