@@ -1,12 +1,11 @@
 """Sessions that are cleaned up soon, and their dumps."""
 
-import importlib.util
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+import libfaketime  # type: ignore[import-untyped]
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy import judge
 from tests.waiting import PATIENCE, until
@@ -54,11 +53,7 @@ def dumped_turns(proxy: ProxyProcess) -> Counter[str]:
 
 def faketime() -> Path:
     """The library that gives one process another wall clock."""
-    found = importlib.util.find_spec("libfaketime")
-    library = Path(str(found and found.origin)).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
-    if found is None or not library.exists():
-        pytest.skip("libfaketime is not installed")
-    return library
+    return Path(str(libfaketime.__file__)).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
 
 
 def conversations(proxy: ProxyProcess) -> set[str]:
