@@ -36,7 +36,7 @@ PARTS: Final = {
     for part in (
         Part("unit", workers=CORES),
         # Its tests wait for processes that they have started.
-        Part("integration", workers=2 + CORES),
+        Part("integration", workers=4 + CORES),
         # One SGLang for all of them.
         Part("engine"),
         Part("cluster", workers=2, after=("e2e",)),

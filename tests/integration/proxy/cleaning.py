@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import libfaketime  # type: ignore[import-untyped]
+import libfaketime
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy import judge
 from tests.waiting import PATIENCE, until
