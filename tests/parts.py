@@ -37,8 +37,7 @@ PARTS: Final = {
         Part("unit", workers=CORES),
         # Its tests wait for processes that they have started.
         Part("integration", workers=4 + CORES),
-        # One SGLang for all of them.
-        Part("engine"),
+        Part("engine", workers=2),
         Part("cluster", workers=2, after=("e2e",)),
         Part("agents", workers=2),
         Part("browser", workers=2),

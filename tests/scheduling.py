@@ -5,14 +5,14 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER: Final = ("tests/unit/proxy/tokens/",)
-"""Each of these folders is run by one process, for what its files share: the chat formats of all families take ten
-seconds to load."""
+TOGETHER: Final = ("tests/unit/proxy/tokens/", "tests/engine/test_")
+"""What begins with one of these is run by one process, for what the files share: the chat formats of all families take
+ten seconds to load, the real SGLang a gigabyte."""
 
 
 def scope(nodeid: str) -> str:
-    """What one process runs together: a file, or all that share a folder of `TOGETHER`."""
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    """What one process runs together: a file, or all that begins with one of `TOGETHER`."""
+    return next((beginning for beginning in TOGETHER if nodeid.startswith(beginning)), nodeid.partition("::")[0])
 
 
 def scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:

@@ -107,7 +107,7 @@ _LOOP: Final = "tests/agents/test_frameworks.py::test_a_loop_is_captured_as_one_
 _OTHERS: Final = {"openai-agents": ("tests/agents/test_codex.py::test_openai_agents_branches_only_for_a_form",)}
 
 DOWNLOADS: Final[Mapping[str, Sequence[Download]]] = {
-    "engine": [Download(_CLAUDE_CODE, ("tests/engine/test_claude_code.py",))],
+    "engine": [Download(_CLAUDE_CODE, ("tests/engine/examples/test_claude_code.py",))],
     "agents": [
         Download(_CLAUDE_CODE, ("tests/agents/test_claude_code.py",)),
         Download(partial(python_of, "codex"), ("tests/agents/test_codex.py",)),

@@ -13,7 +13,7 @@ from tests.engine.sglang.places import Installed
 from tests.fleets import running_fleet
 from tests.paths import ROOT
 
-HERE = Path(__file__).parent / "torch"
+HERE = Path(__file__).parents[1] / "torch"
 SECONDS = 600
 PROXIES = "ROLLOUTFLEET_TEST_PROXIES"
 RUN = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
