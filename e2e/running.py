@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", metavar="NAME", help="which of its contexts (default: the current one)")
     parser.add_argument("--registry", metavar="NAME", help="where that cluster pulls from: images are pushed there")
     parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
-    parser.add_argument("--at-once", type=int, default=4, metavar="N", help="files side by side (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=3, metavar="N", help="files side by side (%(default)s)")
     parser.add_argument(
         "--minutes",
         type=float,

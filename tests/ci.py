@@ -21,8 +21,8 @@ from tests.paths import ROOT
 from tests.timing.__main__ import files, read
 
 LOGS: Final = ROOT / ".cache" / "ci"
-LANES: Final = (("integration", "browser"), ("engine", "agents", "system"), ("cluster",))
-"""One after the other in a lane, the lanes side by side. What is on a cluster mostly waits."""
+LANES: Final = (("integration", "agents", "browser", "system"), ("engine", "cluster"))
+"""One after the other in a lane, the lanes side by side. What takes long to prepare comes late."""
 PREPARED: Final = {"engine": "sglang", "cluster": "cluster"}
 """The make target whose end a part waits for."""
 LONGEST: Final = 3600.0
