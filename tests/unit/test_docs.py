@@ -57,7 +57,7 @@ def test_every_call_of_the_api_is_written_down_and_no_other() -> None:
         for method in route.methods or ()
     }
     told = {f"{method} {path}" for method, path in re.findall(r"`(GET|HEAD|PUT|POST|DELETE) (/[^\s`]*)`", API)}
-    assert told == routes | CHAT_CALLS | GREETINGS
+    assert told == routes | CHAT_CALLS | GREETINGS, "the calls in docs/api.md"
     for call in CHAT_CALLS:
         method, path = call.split()
         assert dialect_call({"type": "http", "method": method, "path": path.format(id="s0"), "headers": []})
@@ -65,22 +65,25 @@ def test_every_call_of_the_api_is_written_down_and_no_other() -> None:
 
 def test_every_error_code_is_written_down() -> None:
     codes = {value for name, value in vars(errors).items() if name.isupper()}
-    assert {code for code in codes if f"`{code}`" not in API} == set()
+    assert {code for code in codes if f"`{code}`" not in API} == set(), "these codes are not in docs/api.md"
 
 
 def test_the_table_of_metrics_is_what_is_declared() -> None:
     rows = re.findall(r"^\| `(rolloutfleet_\w+)` \| ((?:`\w+`(?:, )?)*)[^|]*\| (histogram:)?", API, re.MULTILINE)
     told = {(name, frozenset(re.findall(r"\w+", labels)), bool(histogram)) for name, labels, histogram in rows}
-    assert told == {(each.name, each.labels, each.type == "histogram") for each in declared_metrics(Metrics())}
+    declared = {(each.name, each.labels, each.type == "histogram") for each in declared_metrics(Metrics())}
+    assert told == declared, "the table of metrics in docs/api.md"
 
 
 def test_every_chat_parameter_is_written_down() -> None:
     names = {field.encode_name for field in msgspec.structs.fields(_ChatBody)}
-    assert {name for name in names if not re.search(rf"`{name}\b", CAPTURE)} == set()
+    untold = {name for name in names if not re.search(rf"`{name}\b", CAPTURE)}
+    assert untold == set(), "these parameters are not in docs/capture.md"
 
 
 def test_every_reason_to_refuse_a_reply_is_written_down() -> None:
-    assert {reason for name, reason in vars(Reason).items() if name.isupper() and f"`{reason}`" not in CAPTURE} == set()
+    untold = {reason for name, reason in vars(Reason).items() if name.isupper() and f"`{reason}`" not in CAPTURE}
+    assert untold == set(), "these reasons are not in docs/capture.md"
 
 
 def test_every_file_of_the_proxy_has_its_place_in_the_architecture() -> None:
@@ -88,7 +91,7 @@ def test_every_file_of_the_proxy_has_its_place_in_the_architecture() -> None:
     told = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
     told -= {name for name in told if (ROOT / name).is_file() or (ROOT / "client" / name).is_file()}
     in_control = {name for name in told if name.startswith("control/")}
-    assert {name for name in there if not name.startswith("control/")} == told - in_control
+    assert {name for name in there if not name.startswith("control/")} == told - in_control, "docs/architecture.md"
     assert in_control <= there
 
 
