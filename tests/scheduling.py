@@ -6,12 +6,12 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 TOGETHER: Final = ("tests/unit/proxy/tokens/", "tests/engine/test_")
-"""What begins with one of these is run by one process, for what the files share: the chat formats of all families take
-ten seconds to load, the real SGLang a gigabyte."""
+"""Beginnings of test ids. One process runs all that share one, for what they load: the chat formats of all families
+take ten seconds, the real SGLang a gigabyte."""
 
 
 def scope(nodeid: str) -> str:
-    """What one process runs together: a file, or all that begins with one of `TOGETHER`."""
+    """The file of a test, or the beginning of `TOGETHER` that it has: one process runs all tests of the same scope."""
     return next((beginning for beginning in TOGETHER if nodeid.startswith(beginning)), nodeid.partition("::")[0])
 
 

@@ -22,7 +22,7 @@ API_SERVER_START: Final = 240.0
 
 
 def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
-    """What `holds` returns once it is true. Raises AssertionError after `seconds`."""
+    """Return what `holds` returns once it is true. Raises AssertionError after `seconds`."""
     began = time.monotonic()
     while not (found := holds()):
         waited = time.monotonic() - began
@@ -48,5 +48,5 @@ async def comes_true(holds: Callable[[], object], *, seconds: float = PATIENCE) 
 
 
 def _rest(waited: float) -> float:
-    """Seconds before it is asked again: a tenth of those waited so far. To ask takes the processor from who answers."""
+    """Seconds until the next check: a tenth of those waited so far. A check takes processor time from its subject."""
     return min(max(waited / 10, 0.01), 0.25)

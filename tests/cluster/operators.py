@@ -71,7 +71,7 @@ class OperatorProcess:
         return 0.0
 
     def until(self, what: Callable[[], Any]) -> Any:
-        """What it returns, once that is true. Most look by kubectl, which costs more than the operator itself."""
+        """Return what `what` returns, once that is true."""
         return until(what)
 
     def until_passes(self, more: int) -> None:

@@ -1,4 +1,4 @@
-"""The real SGLang, once for the whole run, on this machine's CPU."""
+"""The real SGLang, once for each process of the run that asks for it, on this machine's CPU."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
