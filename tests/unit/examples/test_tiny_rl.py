@@ -1,4 +1,4 @@
-"""The parts of examples/tiny_rl without an engine or PyTorch; tests/engine/examples/test_tiny_rl.py runs the whole."""
+"""The parts of examples/tiny_rl without an engine or PyTorch; tests/engine/test_tiny_rl.py runs the whole."""
 
 from xml.etree import ElementTree
 
