@@ -164,6 +164,7 @@ sglang: $(READY) ## install the real SGLang once for all clones (Linux, 10 GB, n
 .PHONY: cluster
 cluster: $(READY) ## compile Kubernetes and build the node image once for all clones (python -m toolchain.kubernetes creates clusters)
 	@$(BIN)/python -m toolchain.kubernetes prepare --if-possible
+	@$(BIN)/python -m images --fetch-only
 
 .PHONY: clean
 clean: ## remove what make created here (shared caches stay in ~/.cache/rolloutfleet: make clean-sglang clean-cluster)

@@ -1,6 +1,7 @@
 """Builds the images of a fleet on a cluster: `make images`, or `python -m images --help`."""
 
 import argparse
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from typing import Final
 from images import base
 from images.docker import Docker, DockerFailed
 from images.recipes import DOCKERFILE, INSTALLER_LOCK, PUBLIC_BASE, RECIPES, REPOSITORY, Recipe, project_version
-from images.wheels import FetchFailed, build_project, fetch
+from images.wheels import FetchFailed, build_project, fetched
 
 CONTEXTS: Final = REPOSITORY / ".cache" / "images"
 DEBOOTSTRAP: Final = "debootstrap"
 
 EPILOG = f"""\
-Only fetching needs a network; what was fetched once is kept in .cache/images, and the builds run without one.
+Only fetching needs a network; what was fetched once is kept for all clones in the user's cache, and the builds run
+without one.
 
 examples:
   python -m images                                    all four, on {PUBLIC_BASE}
@@ -31,9 +33,14 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    recipes = [RECIPES[name] for name in options.images or RECIPES]
     try:
+        if options.fetch_only:
+            for lock in (INSTALLER_LOCK, *(recipe.lock for recipe in recipes)):
+                fetched(lock, machine=platform.machine())
+            return 0
         build(
-            [RECIPES[name] for name in options.images or RECIPES],
+            recipes,
             Docker(options.host),
             base_image=options.base,
             mirror=options.mirror,
@@ -94,14 +101,15 @@ def _base(docker: Docker, asked: str, mirror: str | None) -> str:
 def _context(recipe: Recipe, *, machine: str) -> tuple[Path, int]:
     """Lay out the folder that Docker gets; how many wheels are in it."""
     context = CONTEXTS / recipe.target
-    context.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir(parents=True)
     shutil.copy(DOCKERFILE, context / "Dockerfile")
     shutil.copy(recipe.lock, context / "requirements.lock")
-    wheels = fetch(recipe.lock, context / "wheels", machine=machine)
-    fetch(INSTALLER_LOCK, context / "installer", machine=machine)
+    wheels = shutil.copytree(fetched(recipe.lock, machine=machine), context / "wheels")
+    shutil.copytree(fetched(INSTALLER_LOCK, machine=machine), context / "installer")
     if recipe.with_project:
         build_project(REPOSITORY, context / "project")
-    return context, wheels
+    return context, sum(1 for _ in wheels.glob("*.whl"))
 
 
 def _revision() -> dict[str, str]:
@@ -126,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "images", nargs="*", choices=[*RECIPES, []], metavar="IMAGE", help=f"of {', '.join(RECIPES)}; all unless named"
+    )
+    parser.add_argument(
+        "--fetch-only",
+        action="store_true",
+        help="have the wheels for this machine; build nothing (needs no Docker)",
     )
     parser.add_argument("--base", default=PUBLIC_BASE, help="image to build on, or debootstrap (default: %(default)s)")
     parser.add_argument("--mirror", metavar="URL", help="where debootstrap gets Debian's packages (default: its own)")

@@ -1,12 +1,13 @@
 """The wheels that an image installs: those of its lock, by hash, for the image's platform and not for this machine."""
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from toolchain.cache import alone, appearing, cache_root, digest_of
 
 PYTHON: Final = "3.11"
 GLIBC: Final = 28
@@ -18,22 +19,18 @@ class FetchFailed(Exception):
     """A wheel can't be had, or is not the one that the lock names."""
 
 
-def fetch(lock: Path, into: Path, *, machine: str) -> int:
-    """Have exactly the wheels of `lock` in the folder `into`, for `machine` (x86_64, aarch64); how many they are.
+def fetched(lock: Path, *, machine: str) -> Path:
+    """The folder with exactly the wheels of `lock` for `machine` (x86_64, aarch64).
 
-    A folder that was made from this lock before is left as it is. Raises FetchFailed.
+    All clones share it: it is in the user's cache, by the lock's hash. Raises FetchFailed.
     """
-    stamp = into.with_name(f"{into.name}.made-of")
-    made_of = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {machine}"
-    if not (into.is_dir() and stamp.is_file() and stamp.read_text() == made_of):
-        stamp.unlink(missing_ok=True)
-        unfinished = into.with_name(f"{into.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        _download(lock, unfinished, machine=machine)
-        shutil.rmtree(into, ignore_errors=True)
-        unfinished.rename(into)
-        stamp.write_text(made_of)
-    return sum(1 for _ in into.glob("*.whl"))
+    kept = cache_root() / "wheels"
+    folder = kept / f"{lock.stem}-{digest_of(lock, machine)}"
+    with alone(kept):
+        if not folder.is_dir():
+            with appearing(folder) as unfinished:
+                _download(lock, unfinished, machine=machine)
+    return folder
 
 
 def build_project(repository: Path, into: Path) -> Path:
