@@ -54,6 +54,8 @@ async def test_a_body_that_is_silent_is_408_on_every_way_that_it_can_take(two: F
         begun(two.proxy.port, f"/sessions/{reply['session_id']}/v1/chat/completions", reply["api_key"]),
         begun(two.proxy.port, f"/sessions/{reply['session_id']}/reward", key),
     ]
+    for each in waiting:
+        each.settimeout(2 * request_bodies.BODY_IDLE_TIMEOUT)
     for status, error in await asyncio.gather(*(asyncio.to_thread(answer, each) for each in waiting)):
         assert (status, error["code"], error["type"]) == (408, "request_timeout", "timeout_error"), error
     assert request_bodies.BODY_IDLE_TIMEOUT <= time.monotonic() - began < request_bodies.BODY_IDLE_TIMEOUT + 15
