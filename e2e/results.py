@@ -36,21 +36,44 @@ _RESULTS: Final = TypeAdapter(list[Result])
 
 def scenarios() -> list[str]:
     """All there are."""
-    return [f"{file.name}::{name}" for file in sorted(HERE.glob("test_*.py")) for name in _tests_in(file)]
+    return [f"{file.name}::{test.name}" for file in _files() for test in _tests_in(ast.parse(file.read_text()))]
 
 
-def _tests_in(file: Path) -> list[str]:
-    nodes = ast.parse(file.read_text()).body
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [node.name for node in functions if node.name.startswith("test_")]
+def core() -> list[str]:
+    """Those not marked `full`: CI runs them."""
+    trees = {file.name: ast.parse(file.read_text()) for file in _files()}
+    return [
+        f"{name}::{test.name}"
+        for name, tree in trees.items()
+        for test in _tests_in(tree)
+        if not any("mark.full" in mark for mark in (*_marks_of(tree), *map(ast.unparse, _plain(test.decorator_list))))
+    ]
 
 
-def runs_alone(file: str) -> bool:
-    """Whether a file's tests want the cluster to themselves: `pytestmark = pytest.mark.alone` at its top."""
-    nodes = ast.parse((HERE / file).read_text()).body
-    assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-    marks = [ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
-    return any("pytest.mark.alone" in mark for mark in marks)
+def runs_alone(scenario: str) -> bool:
+    """Whether it wants the cluster to itself: `pytestmark = pytest.mark.alone` at the top of its file."""
+    tree = ast.parse((HERE / scenario.partition("::")[0]).read_text())
+    return any("mark.alone" in mark for mark in _marks_of(tree))
+
+
+def _files() -> list[Path]:
+    return sorted(HERE.glob("test_*.py"))
+
+
+def _tests_in(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in functions if node.name.startswith("test_")]
+
+
+def _marks_of(tree: ast.Module) -> list[str]:
+    """What `pytestmark` names."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return [ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
+
+
+def _plain(decorators: Iterable[ast.expr]) -> list[ast.expr]:
+    """Marks without arguments: those among parameters are of one of them alone."""
+    return [each for each in decorators if not isinstance(each, ast.Call)]
 
 
 def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
@@ -71,13 +94,13 @@ def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
     return list(found.values())
 
 
-def of_run(report: Path, file: str, *, status: int, commit: str) -> list[Result]:
-    """What pytest's run of a file showed. Where it ended badly and no test says so, the file itself has failed."""
-    found = of_report(report, file, commit=commit) if report.exists() else []
+def of_run(report: Path, scenario: str, *, status: int, commit: str) -> list[Result]:
+    """What pytest's run of a scenario showed. Where it ended badly and no test says so, it has failed as well."""
+    found = of_report(report, scenario.partition("::")[0], commit=commit) if report.exists() else []
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and all(
         result.passed for result in found
     ):
-        found.append(Result(scenario=file, passed=False, seconds=0, commit=commit))
+        found = [Result(scenario=scenario, passed=False, seconds=0, commit=commit)]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests on a cluster: files side by side, since scenarios mostly wait, each test in a namespace of its own.
+"""Runs the tests on a cluster: scenarios side by side, since they mostly wait, each in a namespace of its own.
 
 The cluster is made if need be, and goes with the run that made it.
 """
@@ -31,7 +31,7 @@ from e2e.results import Result
 ROOT: Final = results.HERE.parent
 REPORTS: Final = ROOT / ".cache" / "e2e"
 FOLDERS: Final = "tmp"
-"""In there: the temporary folders of each file's tests."""
+"""In there: the temporary folders of each scenario's tests."""
 EPILOG: Final = """\
 examples:
   python -m e2e --kubeconfig ~/.kube/config --registry registry.example/rolloutfleet
@@ -54,28 +54,29 @@ class Run:
     mark: str
     words: Sequence[str]
     deadline: float
-    known: dict[str, float] = field(default_factory=dict)
-    """Seconds that each file's tests took when they last ran."""
+    known: dict[str, float]
+    """Seconds that each scenario took when it last ran."""
     kept: bool = False
-    """Whether results go to `e2e/results`, file by file: a run that is interrupted has what it has shown."""
+    """Whether results go to `e2e/results` one by one: a run that is interrupted has what it has shown."""
     begun: bool = False
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
     keeping: threading.Lock = field(default_factory=threading.Lock)
 
-    def file(self, name: str, tests: Sequence[str]) -> list[Result] | None:
-        """Run tests of one file; None where it would not have ended in time, unless it is the first of all."""
+    def scenario(self, name: str) -> list[Result]:
+        """Run one; nothing where it would not have ended in time, unless it is the first of all."""
         if self.stopped.is_set() or (self.begun and time.monotonic() + self.known.get(name, 0.0) > self.deadline):
-            return None
+            return []
         self.begun = True
-        report = REPORTS / f"{name}.xml"
+        slug = name.replace("::", ".")
+        report = REPORTS / f"{slug}.xml"
         report.unlink(missing_ok=True)
         # Each with folders of its own: several would clean up each other's.
-        folders = f"--basetemp={REPORTS / FOLDERS / name}"
+        folders = f"--basetemp={REPORTS / FOLDERS / slug}"
         line = [sys.executable, "-m", "pytest", "-q", "-m", self.mark, f"--junitxml={report}", folders, *self.words]
         started = time.monotonic()
         process = subprocess.Popen(
-            [*line, *(f"e2e/{test}" for test in tests)],
+            [*line, f"e2e/{name}"],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -96,15 +97,17 @@ class Run:
                 results.add(found)
         return found
 
-    def files(self, wanted: dict[str, list[str]], *, at_once: int) -> list[Result]:
+    def scenarios(self, wanted: Sequence[str], *, at_once: int) -> list[Result]:
+        """Run them, the longest first."""
+        order = sorted(wanted, key=lambda name: -self.known.get(name, 0.0))
         with ThreadPoolExecutor(at_once) as pool:
-            futures = [pool.submit(self.file, name, tests) for name, tests in wanted.items()]
+            futures = [pool.submit(self.scenario, name) for name in order]
             try:
                 found = [future.result() for future in futures]
             except BaseException:
                 self.stop()
                 raise
-        return [result for each in found if each is not None for result in each]
+        return [result for each in found for result in each]
 
     def stop(self) -> None:
         """Let every pytest end as Ctrl-C lets it: with its fixtures taken down."""
@@ -123,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     record = lifecycle.up(settings)
     try:
         _load_images(record)
-        found = _run_files(wanted, options)
+        found = _run_all(wanted, options)
     finally:
         if not cluster_ran:
             lifecycle.down(record.name)
@@ -133,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _load_images(record: Record) -> None:
-    """Once for all files."""
+    """Once for all scenarios."""
     docker = lifecycle.docker_of(record) if record.made_here else daemon.found()
     if docker is None:
         raise ClusterError(daemon.CAN_T_START)
@@ -141,40 +144,29 @@ def _load_images(record: Record) -> None:
         os.environ[LOADED] = load_images(record, docker).told()
 
 
-def _wanted(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Tests by file: of the named files, or all; a full run goes on where an earlier one ended."""
-    there = results.scenarios()
+def _wanted(options: argparse.Namespace) -> list[str]:
+    """Scenarios of the named files, or of all; a full run goes on where an earlier one ended."""
+    there = results.scenarios() if options.full else results.core()
     if options.full:
         commit = results.checked_out()
         there = results.lacking([each for each in results.read() if each.commit == commit], there=there)
-    files: dict[str, list[str]] = {}
-    for scenario in there:
-        file = scenario.partition("::")[0]
-        if not options.files or file in options.files:
-            files.setdefault(file, []).append(scenario)
-    return files
+    return [each for each in there if not options.files or each.partition("::")[0] in options.files]
 
 
-def _run_files(wanted: dict[str, list[str]], options: argparse.Namespace) -> list[Result]:
+def _run_all(wanted: Sequence[str], options: argparse.Namespace) -> list[Result]:
     (REPORTS / FOLDERS).mkdir(parents=True, exist_ok=True)
     started = Run(
         commit=results.checked_out(),
         mark="" if options.full else "not full",
         words=options.words,
         deadline=time.monotonic() + 60 * options.minutes,
-        known=_seconds_by_file(wanted) if options.full else {},
+        known={result.scenario: result.seconds for result in results.read()},
         kept=options.full,
     )
-    alone = {name: tests for name, tests in wanted.items() if results.runs_alone(name)}
-    beside = {name: tests for name, tests in wanted.items() if name not in alone}
-    say(f"{len(beside)} files, {options.at_once} at once, then {len(alone)} alone")
-    return started.files(beside, at_once=options.at_once) + started.files(alone, at_once=1)
-
-
-def _seconds_by_file(wanted: dict[str, list[str]]) -> dict[str, float]:
-    """What the committed results say of the tests that are to run."""
-    seconds = {result.scenario: result.seconds for result in results.read()}
-    return {name: sum(seconds.get(test, 0.0) for test in tests) for name, tests in wanted.items()}
+    alone = [name for name in wanted if results.runs_alone(name)]
+    beside = [name for name in wanted if name not in alone]
+    say(f"{len(beside)} scenarios, {options.at_once} at once, then {len(alone)} alone")
+    return started.scenarios(beside, at_once=options.at_once) + started.scenarios(alone, at_once=1)
 
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
@@ -202,12 +194,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", metavar="NAME", help="which of its contexts (default: the current one)")
     parser.add_argument("--registry", metavar="NAME", help="where that cluster pulls from: images are pushed there")
     parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
-    parser.add_argument("--at-once", type=int, default=3, metavar="N", help="files side by side (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=4, metavar="N", help="scenarios side by side (%(default)s)")
     parser.add_argument(
         "--minutes",
         type=float,
         default=45,
-        help="begin no file that would end after that, by its last run (%(default)s)",
+        help="begin none that would end after that, by its last run (%(default)s)",
     )
     return parser
 

@@ -35,14 +35,14 @@ def test_a_scenario_passes_only_if_every_one_of_its_parameters_does(tmp_path: Pa
 def test_a_run_that_ends_badly_has_failed_whatever_its_tests_say(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text('<testsuite><testcase classname="e2e.test_file" name="test_well" time="1.0"/></testsuite>')
-    well, file = "test_file.py::test_well", "test_file.py"
+    well = "test_file.py::test_well"
 
     def of(status: int, report: Path = report) -> dict[str, bool]:
-        return {each.scenario: each.passed for each in results.of_run(report, file, status=status, commit="c")}
+        return {each.scenario: each.passed for each in results.of_run(report, well, status=status, commit="c")}
 
     assert of(0) == {well: True}
-    assert of(1) == {well: True, file: False}, "its fixtures could not be taken down"
-    assert of(2, tmp_path / "absent.xml") == {file: False}
+    assert of(1) == {well: False}, "its fixtures could not be taken down"
+    assert of(2, tmp_path / "absent.xml") == {well: False}
     assert of(pytest.ExitCode.NO_TESTS_COLLECTED, tmp_path / "absent.xml") == {}
 
 
@@ -62,7 +62,7 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     assert results.read(tmp_path / "absent.json") == []
 
 
-def test_results_are_added_file_by_file_to_those_that_are_kept(tmp_path: Path) -> None:
+def test_results_are_added_one_by_one_to_those_that_are_kept(tmp_path: Path) -> None:
     path, (one, other, *_) = tmp_path / "latest.json", results.scenarios()
     results.add([result(one, passed=False), result("of a test that is gone")], path)
     results.add([result(other)], path)
@@ -71,8 +71,20 @@ def test_results_are_added_file_by_file_to_those_that_are_kept(tmp_path: Path) -
     assert [file.name for file in tmp_path.iterdir()] == ["latest.json"]
 
 
-def test_every_test_of_the_cluster_is_a_scenario() -> None:
-    assert "test_cluster.py::test_every_node_is_ready" in results.scenarios()
+def test_every_test_of_the_cluster_is_a_scenario_and_of_the_core_unless_it_is_marked() -> None:
+    there, core = results.scenarios(), results.core()
+    of_the_core = "test_cluster.py::test_every_node_is_ready", "test_deletion.py::test_a_fleet_ends_and_its_claims_stay"
+    marked = (
+        "test_life.py::test_a_fleet_that_is_suspended_and_resumed_under_agents_keeps_every_turn",
+        "test_gpus.py::test_engines_wait_for_gpus_by_name_and_the_gateway_goes_where_they_are",
+    )
+    assert {*of_the_core, *marked} <= set(there)
+    assert set(of_the_core) <= set(core) and not set(marked) & set(core)
+
+
+def test_scenarios_that_want_the_cluster_to_themselves_are_found_by_their_files_mark() -> None:
+    alone = {each.partition("::")[0] for each in results.scenarios() if results.runs_alone(each)}
+    assert "test_install.py" in alone and "test_life.py" not in alone
 
 
 def test_every_scenario_there_is_passed_in_the_full_run_that_is_committed() -> None:
