@@ -101,6 +101,7 @@ def test_from_install_to_export_and_on_without_the_operator(
     assert taken["audit"]["turns"]["acknowledged"] == 32
 
 
+@pytest.mark.full
 def test_a_fleet_ends_whether_the_operator_is_there_or_not_and_its_data_is_adopted_only_when_told(
     release: Operator, namespace: Kubectl
 ) -> None:

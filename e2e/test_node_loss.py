@@ -11,7 +11,7 @@ from e2e import agents, faults
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
 
 HOST: Final = "kubernetes.io/hostname"
 WAYS: Final = {"power": faults.lost, "frozen": faults.frozen}
@@ -33,7 +33,7 @@ def nodes(cluster: Kubectl) -> Iterator[tuple[str, str]]:
     cluster("wait", "node", stays, goes, "--for=condition=Ready", "--timeout=180s", seconds=190)
 
 
-@pytest.mark.parametrize("how", ["power", pytest.param("frozen", marks=pytest.mark.full)])
+@pytest.mark.parametrize("how", ["power", "frozen"])
 def test_a_lost_node_is_named_and_the_fleet_heals_when_it_is_back(
     operator: Operator, record: Record, namespace: Kubectl, images: Images, nodes: tuple[str, str], how: str
 ) -> None:
@@ -53,7 +53,6 @@ def test_a_lost_node_is_named_and_the_fleet_heals_when_it_is_back(
     assert kept(fleet) == in_order(before | meanwhile)
 
 
-@pytest.mark.full
 def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_volume_is(
     operator: Operator, record: Record, namespace: Kubectl, images: Images, nodes: tuple[str, str]
 ) -> None:
