@@ -14,8 +14,10 @@ class Part:
     name: str
     workers: int = 0
     """Processes of pytest; 0: this one alone."""
-    after: tuple[str, ...] = ()
-    """A module with arguments that belongs to the part and is run after its pytest."""
+    beside: tuple[str, ...] = ()
+    """A module with arguments that belongs to the part and runs beside its pytest."""
+    shows_tests: bool = True
+    """Whether pytest is shown as it runs, and the other at its end, or the other way round."""
 
     @property
     def folder(self) -> str:
@@ -34,11 +36,11 @@ class Part:
 PARTS: Final = {
     part.name: part
     for part in (
-        Part("unit", workers=CORES),
+        Part("unit", workers=CORES, beside=("mypy", "--no-error-summary")),
         # Its tests wait for processes that they have started.
         Part("integration", workers=4 + CORES),
         Part("engine", workers=2),
-        Part("cluster", workers=2, after=("e2e",)),
+        Part("cluster", workers=2, beside=("e2e",), shows_tests=False),
         Part("agents", workers=2),
         Part("browser", workers=2),
         Part("system", workers=2),

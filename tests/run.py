@@ -5,6 +5,7 @@ What it lacks is said before anything runs. Exits with 1 where a test fails, or 
 
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from tests.paths import ROOT
 
 NONE_SELECTED = 5
 """pytest's exit status."""
-TYPES = [sys.executable, "-m", "mypy", "--no-error-summary"]
+PYTEST = [sys.executable, "-m", "pytest"]
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
 
 def run(part: Part, words: Sequence[str]) -> int:
     """Run it, or what `words` select of it; the exit status."""
-    lacking = [line for name in (part.name, *part.after) for line in tools.missing(name)]
+    lacking = [line for name in (part.name, *part.beside[:1]) for line in tools.missing(name)]
     if lacking:
         print(f"make {part.target} lacks:", *lacking, sep="\n  ", file=sys.stderr)
         return 1
@@ -37,29 +38,32 @@ def run(part: Part, words: Sequence[str]) -> int:
     if strange := [path for path in paths if part_of(path) is not part]:
         return _elsewhere(part, words, Counter({found.name: 0 for path in strange if (found := part_of(path))}))
     refused = tools.refused(part.name)
-    types = None if words or part.name != "unit" else _types()
     left_out = [f"--deselect={test}" for test in refused]
-    status = _pytest(*part.options(), *left_out, *words, *([] if paths else [part.folder]))
-    if status == NONE_SELECTED:
-        return _elsewhere(part, words, _holders(words, paths))
-    if part.after and not words:
-        status = status or _ended([sys.executable, "-m", *part.after])
-    if types is not None:
-        said, _ = types.communicate()
-        print(said, end="")
-        status = status or types.returncode
+    tests = [*PYTEST, *part.options(), *left_out, *words, *([] if paths else [part.folder])]
+    if words:
+        status = _ended(tests)
+        if status == NONE_SELECTED:
+            return _elsewhere(part, words, _holders(words, paths))
+    else:
+        status = _together(part, tests)
     for test, why in refused.items():
         print(f"NOT RUN: {test}: {why}")
     return min(status, 1) if status >= 0 else 1
 
 
-def _types() -> "subprocess.Popen[str]":
-    """The check of types, beside the tests, its words kept to their end."""
-    return subprocess.Popen(TYPES, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def _pytest(*words: str) -> int:
-    return _ended([sys.executable, "-m", "pytest", *words])
+def _together(part: Part, tests: Sequence[str]) -> int:
+    """Run all of a part: one command shown as it runs, what the other says at its end. The first status that is bad."""
+    commands = [tests, *([[sys.executable, "-m", *part.beside]] if part.beside else [])]
+    shown, *others = commands if part.shows_tests else reversed(commands)
+    with tempfile.TemporaryFile("w+") as said:
+        beside = [subprocess.Popen(other, cwd=ROOT, stdout=said, stderr=said) for other in others]
+        try:
+            status = _ended(shown)
+        finally:
+            statuses = [wait_for(process) for process in beside]
+        said.seek(0)
+        print(said.read(), end="", flush=True)
+    return next(filter(None, [status, *statuses]), 0)
 
 
 def _ended(command: Sequence[str]) -> int:
@@ -80,7 +84,7 @@ def _holders(words: Sequence[str], paths: Sequence[str]) -> Counter[str]:
     """How many tests of each part the arguments would select."""
     if paths:
         return Counter()
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header", *words, "tests"]
+    command = [*PYTEST, "--collect-only", "-q", "--no-header", *words, "tests"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     found = (part_of(line) for line in said.splitlines() if "::" in line)
     return Counter(part.name for part in found if part is not None)
