@@ -4,6 +4,7 @@ The cluster is made if need be, and goes with the run that made it.
 """
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -98,8 +99,8 @@ class Run:
         return found
 
     def scenarios(self, wanted: Sequence[str], *, at_once: int) -> list[Result]:
-        """Run them, the longest first."""
-        order = sorted(wanted, key=lambda name: -self.known.get(name, 0.0))
+        """Run them, the longest first; one of which nothing is known may be the longest."""
+        order = sorted(wanted, key=lambda name: self.known.get(name, math.inf), reverse=True)
         with ThreadPoolExecutor(at_once) as pool:
             futures = [pool.submit(self.scenario, name) for name in order]
             try:
