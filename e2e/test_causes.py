@@ -17,7 +17,7 @@ from toolchain.kubernetes.kubectl import Kubectl
 from e2e.fleets import Fleet, manifest
 from e2e.installing import Images, Operator
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("operator")]
 SOON = 30
 """Seconds to a key that the kubelet is asked to bring: by itself it would in a minute or two."""
 
@@ -61,7 +61,6 @@ def test_an_image_that_cant_be_pulled(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_storage_class_that_is_not_there(fleet: Fleet) -> None:
     begin(fleet, {"proxies": {"replicas": 1, "storage": {"size": "1Gi", "className": "none-such"}}})
     assert "none-such" in until_reason(fleet, "StorageClassMissing")
@@ -72,7 +71,6 @@ def test_a_storage_class_that_is_not_there(fleet: Fleet) -> None:
         fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_quota_that_leaves_no_pod(fleet: Fleet) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     with trouble(fleet, quota, gone="resourcequota/few"):  # the operator's own pod is that one
@@ -81,7 +79,6 @@ def test_a_quota_that_leaves_no_pod(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
     begin(fleet, {"auth": {"secret": "mine"}})
     assert "Secret mine" in until_reason(fleet, "KeysMissing")
@@ -95,7 +92,6 @@ def test_keys_of_ones_own_that_are_not_there(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_generated_secret_that_is_deleted(fleet: Fleet) -> None:
     """The new key is another one; it is said until the proxy takes it, and that is soon."""
     fleet.make()
@@ -116,7 +112,6 @@ def key_of(fleet: Fleet) -> str:
     return base64.b64decode(text).decode().split()[0]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "name", "content"),
     [
@@ -135,7 +130,6 @@ def test_a_name_that_somebody_has_taken(fleet: Fleet, kind: str, name: str, cont
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_pod_of_somebody_elses_that_wears_the_fleets_labels_is_left_alone(fleet: Fleet, images: Images) -> None:
     labels = {"rolloutfleet.dev/fleet": "demo", "app.kubernetes.io/component": "proxy"}
     container = {"name": "proxy", "image": images.proxy, "command": ["sleep", "3600"]}
@@ -152,7 +146,6 @@ def test_a_pod_of_somebody_elses_that_wears_the_fleets_labels_is_left_alone(flee
         assert fleet.status()["restarts"]["requested"] == 1
 
 
-@pytest.mark.full
 def test_a_right_that_the_operator_lacks(fleet: Fleet) -> None:
     """To make Services: its role lets it read them only."""
     role = fleet.namespace.get("role", "rolloutfleet-operator")
@@ -173,7 +166,6 @@ def set_rules(fleet: Fleet, rules: list[dict[str, Any]]) -> None:
     fleet.namespace("patch", "role/rolloutfleet-operator", "--type=merge", "--patch", json.dumps({"rules": rules}))
 
 
-@pytest.mark.full
 def test_gpus_that_no_node_has(fleet: Fleet) -> None:
     """The engines alone wait; a template of one's own lets the simulated engine ask for a GPU."""
     container = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -184,7 +176,6 @@ def test_gpus_that_no_node_has(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
     begin(fleet, {"proxies": {"replicas": 1, "nodeSelector": {"there": "is-none"}}})
     assert "demo-proxy-0" in until_reason(fleet, "Unschedulable")
@@ -192,7 +183,6 @@ def test_a_node_selector_that_no_node_has(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("part", "field"), [("gateway", "gateway"), ("engine", "engine.podTemplate.spec")])
 def test_a_roll_that_is_stuck_while_the_old_pods_serve(fleet: Fleet, part: str, field: str) -> None:
     """From the edit on it is not Ready, so whoever waits for that waits for the new pods."""
@@ -209,7 +199,6 @@ def test_a_roll_that_is_stuck_while_the_old_pods_serve(fleet: Fleet, part: str, 
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_typo_in_the_pod_template_changes_nothing(fleet: Fleet) -> None:
     fleet.make()
     uids = fleet.uids()
@@ -221,7 +210,6 @@ def test_a_typo_in_the_pod_template_changes_nothing(fleet: Fleet) -> None:
     assert fleet.uids() == uids
 
 
-@pytest.mark.full
 def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
     fleet.make()
     earlier = fleet.namespace.get(fleet.resource)["metadata"]["uid"]
@@ -233,7 +221,6 @@ def test_the_store_of_an_earlier_fleet_of_that_name(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_model_whose_tokenizer_cant_be_had(fleet: Fleet) -> None:
     begin(fleet, {"tokenizer": {"hub": "nobody/has-this"}})
     assert "demo-proxy-0" in until_reason(fleet, "TokenizerUnreachable")
@@ -241,7 +228,6 @@ def test_a_model_whose_tokenizer_cant_be_had(fleet: Fleet) -> None:
     fleet.until_ready()
 
 
-@pytest.mark.full
 def test_a_pod_that_hangs_in_its_end(fleet: Fleet) -> None:
     """Somebody's finalizer holds it; nothing of ours forces it."""
     begin(fleet, {"disruption": {"drainTimeout": "1s"}})

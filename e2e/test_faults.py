@@ -23,6 +23,8 @@ from rolloutfleet_operator.cluster.failpoints import (
     VARIABLE,
 )
 
+pytestmark = pytest.mark.full
+
 OPERATORS: Final = "--selector=app.kubernetes.io/component=operator"
 STANDS: Final = "/tmp/stands"
 """The file that an operator makes when it stands at its failpoint."""
@@ -59,7 +61,6 @@ def _under_way(fleet: Fleet) -> bool:
     return any(entry.get("after") is None for entry in fleet.status()["restarts"]["last"])
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("place", "way", "edit"),
     [
@@ -112,7 +113,6 @@ def _restarted(fleet: Fleet) -> int:
     return counted if not _under_way(fleet) else -1
 
 
-@pytest.mark.full
 def test_a_proxys_pod_that_is_deleted_by_force_comes_back_with_all_that_was_answered(
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:
@@ -129,7 +129,6 @@ def test_a_proxys_pod_that_is_deleted_by_force_comes_back_with_all_that_was_answ
     assert traffic.lost(fleet.export(2)) == {}
 
 
-@pytest.mark.full
 def test_a_gateway_that_ends_after_each_start_is_named_and_agents_wait_for_it(
     operator: Operator, record: Record, namespace: Kubectl, images: Images
 ) -> None:
@@ -172,7 +171,6 @@ def _runs(namespace: Kubectl, pod: str) -> bool:
     return any("running" in each["state"] for each in containers)
 
 
-@pytest.mark.full
 def test_what_hands_have_changed_is_put_back_and_nothing_is_lost(
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:

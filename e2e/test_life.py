@@ -16,6 +16,7 @@ def reasons(fleet: Fleet) -> set[str]:
     return {problem["reason"] for problem in fleet.status().get("problems", [])}
 
 
+@pytest.mark.full
 def test_edited_settings_are_in_force_without_a_restart(operator: Operator, namespace: Kubectl, images: Images) -> None:
     spec: dict[str, Any] = {"sessions": {"staleAfter": "1h", "cleanupInterval": "5s", "dump": {"path": "/dumps/first"}}}
     fleet = Fleet(namespace, images, spec=spec).make()
@@ -40,6 +41,7 @@ def test_edited_settings_are_in_force_without_a_restart(operator: Operator, name
     assert {pod: fleet.boots(pod) for pod in uids} == boots
 
 
+@pytest.mark.full
 def test_a_roll_stops_at_an_image_that_is_nowhere_and_goes_on_when_it_is_corrected(
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:

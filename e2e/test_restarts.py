@@ -1,5 +1,6 @@
 """A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
 
+import pytest
 from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e.fleets import Fleet
@@ -13,10 +14,12 @@ def _restarted(fleet: Fleet, wanted: str) -> bool:
     return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
 
 
+@pytest.mark.full
 def test_a_restart_by_id_reaches_every_process_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Process"}}), "Process")
 
 
+@pytest.mark.full
 def test_a_restart_by_id_reaches_every_container_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Container"}}), "Container")
 
