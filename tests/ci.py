@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from e2e import results as e2e
 from tests.counts import COUNTS_FILE, Counts, reported
 from tests.parts import PARTS, Part
 from tests.paths import ROOT
@@ -81,7 +83,7 @@ def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outco
 
 
 def _stale_results() -> Iterator[str]:
-    """Files of `make test-timing` to run before an issue is called resolved."""
+    """What to run before an issue is called resolved: files of `make test-timing`, scenarios beyond the core."""
     results = {result.file: result for result in read()}
     for file in files():
         result = results.get(file)
@@ -89,6 +91,9 @@ def _stale_results() -> Iterator[str]:
             yield f"not run yet: make test-timing ARGS={file}"
         elif result.failed or _commits_since(result.commit) > OLD:
             yield f"{'failed' if result.failed else 'old'}, of {result.date}: make test-timing ARGS={file}"
+    scenarios = Counter(result.commit for result in e2e.read())
+    if old := sum(count for commit, count in scenarios.items() if _commits_since(commit) > OLD):
+        yield f"{old} scenarios on a cluster ran more than {OLD} commits ago: make e2e-full"
 
 
 def _commits_since(commit: str) -> float:
