@@ -2,7 +2,7 @@
 
 Two busy processes run beside it, and before each run the page cache is dropped where this may be done. What each run
 came to stands in tests/results/repeat_PART.json; called again, it goes on where it stopped, as long as nothing but
-results, documentation and benchmarks has changed since.
+results, documentation, benchmarks and other parts has changed since.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from tests.paths import ROOT
 RESULTS: Final = ROOT / "tests" / "results"
 BUSY: Final = 2
 DROP: Final = Path("/proc/sys/vm/drop_caches")
-UNTESTED: Final = (":!tests/results", ":!tests/timing/results", ":!e2e/results", ":!benchmarks", ":!docs", ":!*.md")
-"""A change of these begins no new series."""
+UNTESTED: Final = (":(exclude,glob)**/results/**", ":!e2e/test_*.py", ":!benchmarks", ":!docs", ":!*.md")
+"""A change of these, or of the tests of other parts, begins no new series. (Some parts use what is in `tests/unit`.)"""
 Run = dict[str, Any]
 
 
@@ -36,7 +36,7 @@ def main() -> None:
         case _:
             sys.exit(f"usage: python -m tests.repeat {{{','.join(PARTS)}}} TIMES")
     part, file = PARTS[name], RESULTS / f"repeat_{name}.json"
-    runs = _series(file)
+    runs = _series(file, part)
     with _busy():
         while len(runs) < int(times):
             runs.append(_run(part))
@@ -48,14 +48,15 @@ def main() -> None:
     sys.exit(1 if red else 0)
 
 
-def _series(file: Path) -> list[Run]:
+def _series(file: Path, part: Part) -> list[Run]:
     """The runs of what is tested as it is now."""
     runs: list[Run] = json.loads(file.read_text()) if file.exists() else []
-    return [run for run in runs if _is_unchanged_since(run["commit"])]
+    return [run for run in runs if _is_unchanged_since(run["commit"], part)]
 
 
-def _is_unchanged_since(commit: str) -> bool:
-    changed = ["git", "diff", "--quiet", commit, "--", ".", *UNTESTED]
+def _is_unchanged_since(commit: str, part: Part) -> bool:
+    others = [f":!{other.folder}" for other in PARTS.values() if other.name not in (part.name, "unit")]
+    changed = ["git", "diff", "--quiet", commit, "--", ".", *UNTESTED, *others]
     return subprocess.run(changed, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
