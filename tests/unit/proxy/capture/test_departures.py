@@ -170,8 +170,8 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_is_one_ge
             first.close()
             again.sendall(session.asking(*mark, stream=stream))
             assert (await said(again)).startswith(b"HTTP/1.1 200 ")
-        await comes_true(lambda: not proxies.engine.calls)
-        async with asyncio.timeout(PATIENCE):  # A stream's first bytes leave long before its commit.
-            while not await session.turns():
-                pass
+            await comes_true(lambda: not proxies.engine.calls)
+            async with asyncio.timeout(PATIENCE):  # A stream's first bytes leave long before its commit.
+                while not await session.turns():
+                    await asyncio.sleep(0.01)
         assert (proxies.generations, await session.turns()) == (before + 1, 1), (stream, mark)
