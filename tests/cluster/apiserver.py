@@ -12,9 +12,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import psutil
 import yaml
 from tests import logs
@@ -23,6 +25,8 @@ from tests.waiting import API_SERVER_START, PATIENCE, until
 from toolchain.kubernetes.binaries import BARE_API, MODULE_OF
 
 FOLDER: Final = "ROLLOUTFLEET_KUBERNETES"
+_DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""https://kubernetes.io/docs/concepts/overview/kubernetes-api/#aggregated-discovery"""
 _TOKEN: Final = "tests-are-masters"
 _CONTROLLERS: Final = ",".join(
     (
@@ -54,6 +58,32 @@ def programs() -> dict[str, Path]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of resource, as the server's discovery has it."""
+
+    kind: str
+    place: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str | None) -> str:
+        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.place}{within}/{self.plural}"
+
+
+def _kinds(root: str, group: Mapping[str, Any]) -> Iterator[tuple[str, _Kind]]:
+    """Each kind of a group's preferred version, by all its names."""
+    version = group["versions"][0]
+    named = group["metadata"].get("name", "")
+    place = "/".join(filter(None, (root, named, version["version"])))
+    for each in version["resources"]:
+        plural = each["resource"]
+        kind = _Kind(each["responseKind"]["kind"], place, plural, each["scope"] == "Namespaced")
+        names = (plural, f"{plural}.{named}", each["singularResource"], *each.get("shortNames", ()))
+        yield from ((name, kind) for name in names)
+
+
 class ApiServer:
     """A running API server. `kubeconfig` has every right."""
 
@@ -63,6 +93,19 @@ class ApiServer:
         self.kubeconfig = folder / "kubeconfig"
         self.audit = folder / "audit.log"
         self._kubectl = kubectl
+        self._http = httpx.Client(
+            base_url=self.url, headers={"authorization": f"Bearer {_TOKEN}"}, verify=False, timeout=PATIENCE
+        )
+        self._kinds: dict[str, _Kind] = {}
+
+    def close(self) -> None:
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        try:
+            return self._http.get("/readyz").text == "ok"
+        except httpx.TransportError:
+            return False
 
     def kubectl(self, *words: str, said: str | None = None, fails: bool = False, timeout: float = PATIENCE) -> str:
         """What kubectl prints; with `fails`, what it says of its failure."""
@@ -82,11 +125,26 @@ class ApiServer:
         where = ("-n", namespace) if namespace else ()
         return self.kubectl(*where, "apply", "-f", "-", said=text)
 
-    def get(self, *words: str, namespace: str | None = None) -> Any:
-        """As JSON: one object, or a list's items."""
-        where = ("-n", namespace) if namespace else ()
-        found = json.loads(self.kubectl(*where, "get", *words, "-o", "json"))
-        return found["items"] if found["kind"].endswith("List") else found
+    def get(self, kinds: str, name: str = "", *, namespace: str | None = None, **selectors: str) -> Any:
+        """One object of that name, or the items of `kinds` (a,b), chosen by labelSelector and fieldSelector."""
+        found = [self._got(self._kind(kind), name, namespace, selectors) for kind in kinds.split(",")]
+        return found[0][0] if name else [item for items in found for item in items]
+
+    def _got(self, kind: "_Kind", name: str, namespace: str | None, selectors: Mapping[str, str]) -> list[Any]:
+        path = kind.path(namespace) + f"/{name}" * bool(name)
+        reply = self._http.get(path, params=selectors)
+        assert reply.status_code == 200, reply.text
+        found = reply.json()
+        return [found] if name else [{"kind": kind.kind} | item for item in found["items"]]
+
+    def _kind(self, word: str) -> "_Kind":
+        """The kind of resource that has this name, which may be its plural, its singular or a short one."""
+        if word not in self._kinds:
+            for root in ("/api", "/apis"):
+                groups = self._http.get(root, headers={"accept": _DISCOVERY}).raise_for_status().json()["items"]
+                for name, kind in (named for group in groups for named in _kinds(root, group)):
+                    self._kinds.setdefault(name, kind)
+        return self._kinds[word]
 
     def define(self, definition: Mapping[str, Any]) -> None:
         """A kind of resource; it can be used on return."""
@@ -126,7 +184,7 @@ class ApiServer:
         """How often objects of a kind were listed so far, by anybody."""
         found = re.findall(
             rf'^apiserver_request_total\{{(?=[^}}]*resource="{resource}")[^}}]*verb="LIST"[^}}]*\}} (\d+)',
-            self.kubectl("get", "--raw", "/metrics"),
+            self._http.get("/metrics").text,
             re.MULTILINE,
         )
         return sum(map(int, found))
@@ -152,7 +210,8 @@ def running(folder: Path) -> Iterator[ApiServer]:
         server = ApiServer(folder, port, tools["kubectl"])
         key = _files(server)
         start("kube-apiserver", *_flags(server, etcd, port, key))
-        _until_ready(server)
+        stack.callback(server.close)
+        until(server.is_ready, seconds=API_SERVER_START)
         start(
             "kube-controller-manager",
             f"--kubeconfig={server.kubeconfig}",
@@ -230,12 +289,3 @@ def _flags(server: ApiServer, etcd: int, port: int, key: Path) -> tuple[str, ...
         f"--audit-log-path={server.audit}",
         "--endpoint-reconciler-type=none",
     )
-
-
-def _until_ready(server: ApiServer) -> None:
-    words = (str(programs()["kubectl"]), "--kubeconfig", str(server.kubeconfig), "get", "--raw", "/readyz")
-
-    def is_ready() -> bool:
-        return subprocess.run(words, capture_output=True, text=True, check=False).stdout == "ok"
-
-    until(is_ready, seconds=API_SERVER_START)

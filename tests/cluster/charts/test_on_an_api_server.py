@@ -215,9 +215,9 @@ def test_the_documented_upgrade_keeps_what_was_set_and_knows_what_the_earlier_ch
         release.install("--reuse-values")
     (line,) = re.findall(r"^helm upgrade rolloutfleet .*", INSTALL.read_text(), re.MULTILINE)
     release.install(*line.split("rolloutfleet-system")[1].split())
-    kept = release.server.get(f"deployment/{RELEASE}-operator", namespace=release.namespace)
+    kept = release.server.get("deployments", f"{RELEASE}-operator", namespace=release.namespace)
     assert "debug" in json.dumps(kept["spec"]["template"]["spec"]["containers"])
-    assert release.server.get(f"service/{RELEASE}-operator-metrics", namespace=release.namespace)
+    assert release.server.get("services", f"{RELEASE}-operator-metrics", namespace=release.namespace)
 
 
 def test_a_definition_of_an_earlier_release_is_upgraded(release: Release) -> None:

@@ -50,15 +50,15 @@ class FleetThere:
         manifest = {"apiVersion": "rolloutfleet.dev/v1alpha1", "kind": "RolloutFleet", "metadata": meta, "spec": spec}
         self.server.apply(manifest, namespace=self.namespace)
 
-    def get(self, *words: str) -> Any:
-        return self.server.get(*words, namespace=self.namespace)
+    def get(self, kinds: str, name: str = "", **selectors: str) -> Any:
+        return self.server.get(kinds, name, namespace=self.namespace, **selectors)
 
     def kubectl(self, *words: str) -> str:
         return self.server.kubectl("-n", self.namespace, *words)
 
     def children(self) -> set[str]:
         chosen = f"rolloutfleet.dev/fleet={self.name}"
-        return {f"{each['kind']}/{each['metadata']['name']}" for each in self.get(CHILDREN, "-l", chosen)}
+        return {f"{each['kind']}/{each['metadata']['name']}" for each in self.get(CHILDREN, labelSelector=chosen)}
 
     def until_children(self, wanted: set[str]) -> None:
         self.operator.until(lambda: self.children() == wanted)
@@ -103,7 +103,7 @@ def test_one_resource_becomes_all_children(fleet: FleetThere) -> None:
     fleet.until_children(ALL_CHILDREN)
     assert fleet.get("secret", "math-keys")["data"]["admin-keys"]
     assert fleet.operator.until(lambda: fleet.condition().get("status")) == "False"
-    pods = fleet.operator.until(lambda: fleet.get("pods", "-l", "app.kubernetes.io/component=proxy"))
+    pods = fleet.operator.until(lambda: fleet.get("pods", labelSelector="app.kubernetes.io/component=proxy"))
     assert {pod["metadata"]["name"] for pod in pods} <= {"math-proxy-0", "math-proxy-1"}
 
 
@@ -216,8 +216,8 @@ def test_a_change_makes_it_read_what_changed_and_no_more(fleet: FleetThere) -> N
     unchanged, sets = fleet.server.lists("ingresses"), fleet.server.lists("statefulsets")
     fleet.apply(proxies={"replicas": 2}, memory={"interval": "1s"})
     fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 2)
-    pods = ("pods", "-l", "app.kubernetes.io/component=proxy")
-    fleet.operator.until(lambda: len(fleet.get(*pods)) == 2)
+    proxies = "app.kubernetes.io/component=proxy"
+    fleet.operator.until(lambda: len(fleet.get("pods", labelSelector=proxies)) == 2)
     fleet.operator.until_passes(3)
     assert fleet.server.lists("ingresses") == unchanged
     assert fleet.server.lists("statefulsets") > sets

@@ -107,7 +107,7 @@ class Fleet:
 
     def warnings(self) -> set[str]:
         """Reasons of the Events of type Warning."""
-        events = self.server.get("events", "--field-selector=type=Warning", namespace=self.namespace)
+        events = self.server.get("events", fieldSelector="type=Warning", namespace=self.namespace)
         return {event["reason"] for event in events if event["involvedObject"]["kind"] == "RolloutFleet"}
 
 
