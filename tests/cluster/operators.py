@@ -70,9 +70,9 @@ class OperatorProcess:
                 return float(line.split()[-1])
         return 0.0
 
-    def until(self, what: Callable[[], Any]) -> Any:
+    def until(self, what: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
         """Return what `what` returns, once that is true."""
-        return until(what)
+        return until(what, seconds=seconds)
 
     def until_passes(self, more: int) -> None:
         """Return after so many more passes: a cause of what they would have done."""

@@ -12,10 +12,11 @@ import pytest
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.operators import OperatorProcess, running
 from tests.processes import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
+from rolloutfleet_operator.cluster.other_operators import INTERVAL
 from rolloutfleet_operator.policy.reasons import Metric
 
 CHILDREN = "statefulsets,deployments,services,configmaps,poddisruptionbudgets"
@@ -333,7 +334,7 @@ def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
         until(lambda: int(time.time()) > int(acts))  # a Lease's age is known in whole seconds
         with running(apiserver, folders[1], free_port(), younger) as second:
             second.until(lambda: "this one stands aside" in second.said())
-            first.until(lambda: "this one acts" in first.said())
+            first.until(lambda: "this one acts" in first.said(), seconds=INTERVAL + PATIENCE)
             fleet = FleetThere(apiserver, namespace, first)
             fleet.apply(proxies={"replicas": 0})
             fleet.until_children(ALL_CHILDREN)
@@ -341,7 +342,7 @@ def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
             assert second.passes() == 0
             assert first.stop() == 0
             fleet.kubectl("delete", "service", "math")
-            second.until(lambda: fleet.children() == ALL_CHILDREN)
+            second.until(lambda: fleet.children() == ALL_CHILDREN, seconds=INTERVAL + PATIENCE)
             second.until(lambda: "TwoOperators" not in json.dumps(fleet.get("rfleet", "math")["status"]))
 
 
