@@ -24,7 +24,7 @@ from renderers.tagged import DEEPSEEK_V4_GRAMMAR
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
-from rolloutfleet_proxy.tokens.quirks import GEMMA_THOUGHT, assistant_mark
+from rolloutfleet_proxy.tokens.quirks import DROPPED_MARKS, GEMMA_THOUGHT
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.vocabulary import Run
 
@@ -69,7 +69,7 @@ class DeltaParser:
         self._stops = tuple(stops)
         self._quiet_marks = {vocabulary.convert_tokens_to_ids(mark) for mark in _INNER_MARKS} - {None}
         self._calls_begin = _CALLS_BEGIN.get(reader.name)
-        self._role_mark = next(iter(assistant_mark(reader.name)), None)
+        self._dropped_mark = DROPPED_MARKS.get(reader.name)
         self._think_end = _think_end(reader)
         self._after_name = vocabulary.convert_tokens_to_ids(_CALLS_NAMED_BEFORE.get(reader.name, ""))
 
@@ -254,7 +254,7 @@ class DeltaParser:
         if not self._holding:
             end -= max((_overlap(text, beginning) for beginning in self._held_beginnings), default=0)
         safe = text[:end].rstrip()
-        if channel == "content" and safe == self._role_mark and not self._sent["content"]:
+        if channel == "content" and safe == self._dropped_mark and not self._sent["content"]:
             return text  # a parser drops it where reasoning follows
         self._send(channel, safe, deltas)
         return text[len(safe) :]

@@ -24,6 +24,8 @@
 9. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
 10. Inkling drops the text before a thought that doesn't end, as where the token limit cuts it. `readable` ends it.
+11. A role mark of DeepSeek's or Laguna's that begins a reply is dropped where reasoning follows it, and else is text.
+    `DROPPED_MARKS` are these.
 """
 
 from __future__ import annotations
@@ -68,6 +70,9 @@ GEMMA_THOUGHT = "thought\n"
 _DEEPSEEK = frozenset({"deepseek-v3", "deepseek-r1"})
 _DEEPSEEK_ASSISTANT = "<\uff5cAssistant\uff5c>"
 _DEEPSEEK_OUTPUTS_END = "<\uff5ctool\u2581outputs\u2581end\uff5c>"
+DROPPED_MARKS = dict.fromkeys(_DEEPSEEK, _DEEPSEEK_ASSISTANT) | dict.fromkeys(
+    ("laguna-xs.2", "laguna-m.1", "laguna-xs-2.1"), "<assistant>"
+)
 
 # A generation prompt is a few tokens; this many hold any of them, letter by letter.
 _TAIL_TOKENS = 64

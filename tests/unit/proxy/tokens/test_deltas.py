@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged, has_usual_order, parts_of
 from rolloutfleet_proxy.tokens.loading import load
-from rolloutfleet_proxy.tokens.quirks import assistant_mark
+from rolloutfleet_proxy.tokens.quirks import DROPPED_MARKS
 from rolloutfleet_proxy.tokens.reading import Reader, Scan
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
@@ -243,12 +243,14 @@ def test_a_thought_that_is_cut_off_takes_no_text_with_it(models: Path, opened: s
     assert joined(flatten(sent)) == flat(message)
 
 
-@pytest.mark.parametrize("rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "<thin", "", "b <think>c"])
-def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, rest: str) -> None:
-    model = chat_format("deepseek-v3", models)
-    mark, *_ = assistant_mark("deepseek-v3")
+@pytest.mark.parametrize(
+    "rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "\n\n<think>a", "<thin", "", "b <think>c"]
+)
+@pytest.mark.parametrize("name", sorted(DROPPED_MARKS))
+def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, name: str, rest: str) -> None:
+    model = chat_format(name, models)
     text = model.vocabulary.encode(rest, add_special_tokens=False)
-    output = [model.vocabulary.convert_tokens_to_ids(mark), *text]
+    output = [model.vocabulary.convert_tokens_to_ids(DROPPED_MARKS[name]), *text]
     for sizes in ([], [1] * len(output)):
         sent, message = streamed(model, prompt_of(model, "first"), chunked(output, sizes))
         assert joined(flatten(sent)) == flat(message)
