@@ -20,7 +20,9 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def namespace(apiserver: ApiServer) -> str:
+def namespace(apiserver: ApiServer) -> Iterator[str]:
+    """Its fleets go with the test: an operator of the whole cluster would take them over."""
     name = f"test-{next(_NUMBERS)}"
     apiserver.kubectl("create", "namespace", name)
-    return name
+    yield name
+    apiserver.kubectl("-n", name, "delete", "rolloutfleets", "--all", "--wait=false")
