@@ -1,0 +1,275 @@
+"""What an operator makes of fleets, edits and refusals at an API server, which here is one in memory."""
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal
+from tests.unit.operator.cluster.fleets import OPERATOR
+from tests.unit.operator.cluster.operating import FleetThere, operating
+from tests.waiting import comes_true
+
+from rolloutfleet.spec import KIND
+from rolloutfleet_operator.cluster import other_operators
+from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
+from rolloutfleet_operator.cluster.fleets import BACKOFF
+from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
+from rolloutfleet_operator.policy.reasons import Metric
+from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
+
+CHILDREN = {
+    "StatefulSet/math-proxy",
+    "Deployment/math-gateway",
+    "Deployment/math-engine",
+    "Service/math",
+    "Service/math-proxies",
+    "Service/math-gateway",
+    "Service/math-engines",
+    "ConfigMap/math-settings",
+    "PodDisruptionBudget/math-proxy",
+}
+
+A_LOOK = 2 * other_operators.INTERVAL + BACKOFF.longest
+"""Seconds until an operator knows of another, and each fleet of that."""
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+async def fleet(server: ApiServer) -> FleetThere:
+    made = FleetThere(server)
+    made.apply()
+    return made
+
+
+async def test_one_resource_becomes_all_children(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await comes_true(lambda: fleet.condition().get("status") == "False")
+    assert ("Secret", "rl", "math-keys") in server.objects
+
+
+async def test_edits_reach_children_and_removed_fields_remove_theirs(server: ApiServer, fleet: FleetThere) -> None:
+    fleet.apply(networkPolicy={}, endpoint={"ingress": {"host": "a.b"}})
+    async with operating(server):
+        await comes_true(lambda: fleet.children() >= CHILDREN)
+        kinds = Counter(each.partition("/")[0] for each in fleet.children() - CHILDREN)
+        assert kinds == {"NetworkPolicy": 2, "Ingress": 1}
+        before = fleet.child("StatefulSet", "math-proxy")["spec"]["template"]
+        fleet.apply(sessions={"staleAfter": "90s"})
+        await comes_true(lambda: fleet.settings()["sessions"].get("stale_after") == "90s")
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        assert fleet.child("StatefulSet", "math-proxy")["spec"]["template"] == before, "no pod is outdated by that"
+        fleet.apply(image="another:2")
+        await comes_true(lambda: "another:2" in json.dumps(fleet.child("StatefulSet", "math-proxy")))
+
+
+async def test_what_is_edited_or_removed_by_hand_is_put_back(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await operator.until_passes(2)
+        fleet.edit("StatefulSet", "math-proxy", replicas=7)
+        await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 1)
+        server.remove("ConfigMap", "rl", "math-settings")
+        await comes_true(lambda: fleet.children() == CHILDREN)
+
+
+async def test_a_child_that_others_change_again_and_again_is_left_for_a_while_and_they_are_named(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await operator.until_passes(2)
+        for number in range(CONFLICTS_ALLOWED):
+            fleet.edit("StatefulSet", "math-proxy", replicas=7 + number)
+            await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 1)
+        fleet.edit("StatefulSet", "math-proxy", replicas=20)
+        await comes_true(lambda: "ChildFoughtOver" in fleet.problems())
+        await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 1)
+
+
+async def test_an_object_of_somebody_else_is_left_alone_and_named(server: ApiServer, fleet: FleetThere) -> None:
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}
+    server.put({**theirs, "metadata": {"name": "math-settings", "namespace": "rl"}})
+    async with operating(server):
+        await comes_true(lambda: fleet.condition().get("reason") == "NameTaken")
+        assert fleet.child("ConfigMap", "math-settings")["data"] == {"theirs": "1"}
+        server.remove("ConfigMap", "rl", "math-settings")
+        await comes_true(lambda: fleet.condition().get("reason") != "NameTaken")
+        assert fleet.settings()["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "causes", "reason", "said"),
+    [
+        (
+            500,
+            ".spec.template.spec.contaners: field not declared in schema",
+            (),
+            "TemplateInvalid",
+            "spec.proxies.podTemplate.spec.contaners: no such field",
+        ),
+        (
+            422,
+            "invalid",
+            ({"field": "spec.template.spec.containers[0].image", "message": "required"},),
+            "TemplateInvalid",
+            "spec.containers[0].image: required",
+        ),
+        (403, "exceeded quota: pods", (), "QuotaExceeded", "exceeded quota"),
+        (403, "not yours", (), "PermissionDenied", "not yours"),
+        (422, "odd", (), "ChildRefused", "odd"),
+    ],
+)
+async def test_a_refused_child_is_named_and_made_once_it_is_taken(
+    server: ApiServer,
+    fleet: FleetThere,
+    status: int,
+    message: str,
+    causes: tuple[Any, ...],
+    reason: str,
+    said: str,
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("apply", "StatefulSet"):
+            raise Refusal(status, "Invalid", message, causes=list(causes))
+
+    server.refusing.append(refuse)
+    async with operating(server):
+        await comes_true(lambda: reason in fleet.problems())
+        assert said in fleet.problems()[reason]
+        assert fleet.children() == CHILDREN - {"StatefulSet/math-proxy"}
+        server.refusing.clear()
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await comes_true(lambda: reason not in fleet.problems())
+
+
+async def test_a_spec_that_can_not_be_used_is_said_and_a_template_keeps_the_pods(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        before = fleet.child("StatefulSet", "math-proxy")["spec"]["template"]
+        fleet.apply(proxies={"podTemplate": {"spec": {"containers": "none"}}})
+        await comes_true(lambda: fleet.condition().get("reason") == "TemplateInvalid")
+        assert fleet.child("StatefulSet", "math-proxy")["spec"]["template"] == before
+        fleet.apply(memory={"restart": "Node"})
+        await comes_true(lambda: "spec.memory.restart" in fleet.condition().get("message", ""))
+
+
+async def test_passes_that_the_api_server_refuses_are_counted_and_made_again(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("list", "Pod"):
+            raise Refusal(403, "Forbidden")
+
+    server.refusing.append(refuse)
+    async with operating(server) as operator:
+        await comes_true(lambda: operator.figure(Metric.PASS_ERRORS) >= 3)
+        assert fleet.children() == set()
+        server.refusing.clear()
+        await comes_true(lambda: fleet.children() == CHILDREN)
+
+
+async def test_a_fleet_that_is_deleted_goes_with_all_that_is_its_own(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        server.remove(KIND, "rl", "math")
+        await operator.until_passes(1)
+        assert fleet.children() == set()
+        assert operator.shared.slots.other_fleets("rl/another", 0.0).known
+
+
+async def test_at_rest_nothing_is_written_but_the_lease_and_a_change_makes_it_read_little(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    fleet.apply(memory={"interval": "1s"})
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await operator.until_passes(3)
+        server.asked.clear()
+        await operator.until_passes(3)
+        written = {each for each in server.asked if not each.startswith(("GET", "list"))}
+        assert written <= {"PUT Lease/rolloutfleet-operator"}
+        assert not any(each.startswith("list Ingress") for each in server.asked)
+        server.asked.clear()
+        fleet.apply(proxies={"replicas": 3}, memory={"interval": "1s"})
+        more = 2 * SETTINGS_IN_FORCE_WITHIN
+        await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 3, seconds=more)
+        assert not any(each.startswith("list Ingress") for each in server.asked)
+
+
+async def test_a_second_operator_waits_until_the_first_is_gone(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server) as first:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        async with operating(server, identity="two") as second:
+            await asyncio.sleep(60)
+            assert first.lease.leading.is_set() and not second.lease.leading.is_set() and second.passes == 0
+            first.task.cancel()
+            await comes_true(second.lease.leading.is_set)
+            server.remove("Service", "rl", "math")
+            await comes_true(lambda: fleet.children() == CHILDREN)
+
+
+async def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_the_fleet_says_so(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    younger = OPERATOR.model_copy(update={"lease_namespace": "other"})
+    async with operating(server) as first:
+        await comes_true(first.lease.leading.is_set)
+        async with operating(server, younger, identity="two") as second:
+            await comes_true(lambda: "TwoOperators" in fleet.problems(), seconds=A_LOOK)
+            assert second.passes == 0
+            first.task.cancel()
+            await comes_true(lambda: second.passes > 0, seconds=A_LOOK)
+            await comes_true(lambda: "TwoOperators" not in fleet.problems(), seconds=A_LOOK)
+
+
+async def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    own = OPERATOR.model_copy(update={"namespace": "rl", "lease_namespace": "rl"})
+    async with operating(server, own) as first:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        async with operating(server, identity="two") as wide:
+            await asyncio.sleep(120)
+            assert wide.lease.leading.is_set() and wide.passes == 0
+            first.task.cancel()
+            server.remove("Service", "rl", "math")
+            await comes_true(lambda: fleet.children() == CHILDREN, seconds=A_LOOK)
+
+
+async def test_it_waits_for_the_definition_and_ends_when_that_is_gone(server: ApiServer, fleet: FleetThere) -> None:
+    def refuse(_method: str, place: Place, _body: Any) -> None:
+        if place.kind == KIND:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+
+    server.refusing.append(refuse)
+    async with operating(server) as operator:
+        await asyncio.sleep(60)
+        assert fleet.children() == set() and not operator.task.done()
+        server.refusing.clear()
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        server.refusing.append(refuse)
+        server.definition_gone.set()
+        with pytest.raises(CantRun, match=DEFINITION_GONE):
+            await operator.task
+
+
+async def test_a_new_key_comes_before_the_old_one_goes(server: ApiServer, fleet: FleetThere) -> None:
+    none: dict[str, Any] = {"proxies": {"replicas": 0}, "memory": {"interval": "1s"}}
+    fleet.apply(**none, auth={"overlap": "15s"})
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        [old] = fleet.keys()
+        fleet.apply(**none, auth={"overlap": "15s", "rotate": {"id": "2"}})
+        await comes_true(lambda: len(fleet.keys()) == 2)
+        await comes_true(lambda: fleet.keys()[-1] == old)
+        await comes_true(lambda: len(fleet.keys()) == 1)
+        assert fleet.keys() != [old]
