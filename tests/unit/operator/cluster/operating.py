@@ -80,7 +80,7 @@ async def operating(
         )
         lease = Lease(api, settings, identity=identity, clock=now)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(kopf, "operator", _watching(server))
+            patched.setattr(kopf, "operator", watching(server))
             task = asyncio.create_task(run._look_after(shared, lease, health))
             try:
                 yield Operator(shared, lease, health, task)
@@ -90,8 +90,8 @@ async def operating(
                 await http.close()
 
 
-def _watching(server: ApiServer) -> Any:
-    """What `kopf.operator` is replaced by: it tells the handlers of all that is there, and of each change."""
+def watching(server: ApiServer) -> Any:
+    """Return what `kopf.operator` is replaced by: it tells the handlers of all that is there, and of each change."""
 
     async def watch(*, registry: kopf.OperatorRegistry, stop_flag: asyncio.Event, **_: Any) -> None:
         changes: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()

@@ -1,13 +1,24 @@
-"""The operator ends, whatever kopf does."""
+"""The operator as a process: how it begins, and that it ends, whatever kopf does."""
 
 import asyncio
+import json
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import kopf
 import pytest
 from kopf._core.intents.causes import Activity
+from kubernetes.aio.config import kube_config
+from tests.unit.operator.cluster.api_server import ApiServer, serving
+from tests.unit.operator.cluster.fleets import OPERATOR
+from tests.unit.operator.cluster.operating import FleetThere, watching
+from tests.waiting import comes_true
 
 from rolloutfleet_operator.cluster import handlers, run
+from rolloutfleet_operator.cluster.http_client import HttpClient
+from rolloutfleet_operator.cluster.settings import OperatorSettings
 
 
 async def test_a_kopf_that_never_comes_to_its_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +41,49 @@ async def test_a_kopf_that_never_comes_to_its_end_is_left(monkeypatch: pytest.Mo
 def test_kopf_ends_before_it_kills_the_operator() -> None:
     """Its own limit is the last resort: a process that it kills lets go of no Lease and says nothing."""
     assert run.KOPF_STOPS_WITHIN < handlers.LONGEST_END
+
+
+@pytest.fixture
+def settings() -> OperatorSettings:
+    return OPERATOR.model_copy(update={"listen": "127.0.0.1:8080"})
+
+
+def kubeconfig(folder: Path, url: str) -> Path:
+    """Of the cluster at that address."""
+    named = {"clusters": [{"name": "c", "cluster": {"server": url}}], "users": [{"name": "u", "user": {}}]}
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+    whole = {"apiVersion": "v1", "kind": "Config", **named, "contexts": contexts, "current-context": "c"}
+    (folder / "config").write_text(json.dumps(whole))
+    return folder / "config"
+
+
+async def test_an_operator_serves_its_health_and_figures_and_ends_when_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: OperatorSettings
+) -> None:
+    server = ApiServer()
+    FleetThere(server).apply()
+    monkeypatch.setattr(kopf, "operator", watching(server))
+    async with serving(server) as url:
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig(tmp_path, url)))
+        runs, http = asyncio.create_task(run.run(settings)), HttpClient()
+        await comes_true(lambda: ("ConfigMap", "rl", "math-settings") in server.objects)
+        health = await http.ask("GET", "http://127.0.0.1:8080/healthz", None, timeout=5)
+        figures = await http.ask("GET", "http://127.0.0.1:8080/metrics", None, timeout=5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await runs
+        await http.close()
+    assert (health.status, health.content) == (200, b"ok\n")
+    assert b"rolloutfleet_operator_leading 1.0" in figures.content
+    assert server.objects["Lease", "ops", "rolloutfleet-operator"]["spec"]["holderIdentity"] == ""
+
+
+async def test_an_operator_without_a_cluster_or_a_port_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: OperatorSettings
+) -> None:
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(run.CantRun, match="no cluster: no service account in this pod, and the kubeconfig"):
+        await run.run(settings)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+    async with await asyncio.start_server(lambda _reader, _writer: None, *settings.address):
+        with pytest.raises(run.CantRun, match=r"can't listen on 127\.0\.0\.1:8080"):
+            await run.run(settings)
