@@ -1,10 +1,19 @@
 """The commands against a running fleet: two proxies, the real gateway, simulated engines."""
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import shlex
+import signal
+import struct
+import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +23,7 @@ import openai
 import psutil
 import pytest
 from safetensors.numpy import load_file
-from tests.commands import Done, invoke, ran, suspended
+from tests.commands import CLI, Done, invoke, ran, suspended
 from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.by_turns import starts_by_turns
 from tests.local_fleets import Up, running
@@ -247,3 +256,52 @@ def test_a_killed_proxy_is_back_on_its_address_with_its_turns(up: Up) -> None:
     assert up.book()["proxies"][1]["url"] == before[1]["url"]
     for session, turns in made:
         assert [turn["turn_id"] for turn in answered(up, "turns", session)] == turns
+
+
+def test_a_prometheus_gets_its_files_and_keeps_a_configuration_of_ones_own(up: Up, tmp_path: Path) -> None:
+    folder = tmp_path / "prometheus"
+    done = asked(up, "prometheus", str(folder), "--interval", "2s")
+    assert done.returncode == 0 and f"--config.file={folder / 'prometheus.yml'}" in done.stdout
+    targets = json.loads((folder / "rolloutfleet-targets.json").read_text())
+    assert [each["labels"]["pod"] for each in targets] == ["proxy-0", "proxy-1"]
+    assert {each["labels"]["fleet"] for each in targets} == {"math"}
+    assert "scrape_interval: 2s" in (folder / "prometheus.yml").read_text()
+    (folder / "prometheus.yml").write_text("mine")
+    (folder / "rolloutfleet-rules.yaml").write_text("old")
+    assert asked(up, "prometheus", str(folder)).returncode == 0
+    assert (folder / "prometheus.yml").read_text() == "mine"
+    assert "alert:" in (folder / "rolloutfleet-rules.yaml").read_text()
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert "can't be written" in asked(up, "prometheus", str(taken)).stderr
+
+
+@pytest.mark.parametrize("ending", ["a key", "a signal"])
+def test_top_follows_the_fleet_until_it_is_ended(up: Up, ending: str) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 130, 0, 0))
+    command = [*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = bytearray()
+
+    def shows(text: str) -> bool:
+        with contextlib.suppress(OSError):  # what a terminal says when its last writer is gone
+            if select.select([ours], [], [], 0)[0]:
+                shown.extend(os.read(ours, 1 << 16))
+        return text in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="ignore"))
+
+    try:
+        until(lambda: shows("2 of 2 ready"))
+        os.write(ours, b"sr")
+        until(lambda: shows("backwards"))
+        if ending == "a key":
+            os.write(ours, b"q")
+        else:
+            process.send_signal(signal.SIGINT)
+        until(lambda: shows("\0") or process.poll() is not None)  # it waits for who reads
+        assert process.wait() == (0 if ending == "a key" else 130)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
