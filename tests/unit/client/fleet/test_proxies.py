@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from aiohttp import web
+from tests.unit import web_apps
 
 from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
 from rolloutfleet.fleet.proxies import AT_ONCE, AT_ONE_PROXY, Proxies, each
@@ -69,12 +70,7 @@ async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
             app.router.add_get("/health", stub.health)
             app.router.add_post("/sessions", stub.call)
             app.router.add_post("/dumps/import", stub.something_else)
-            runner = web.AppRunner(app, shutdown_timeout=0.1)
-            running.push_async_callback(runner.cleanup)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0]
-            stub.url, stub.fleet = f"http://{host}:{port}", stubs
+            stub.url, stub.fleet = await running.enter_async_context(web_apps.serving(app)), stubs
         proxies = Proxies(Whereabouts.from_url(stubs[0].url, admin_key="key"), patience=0.0)
         running.push_async_callback(proxies.close)
         yield stubs, proxies

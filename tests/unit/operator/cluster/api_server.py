@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
+from tests.unit.web_apps import serving
 
 from rolloutfleet_operator.cluster.api import Api, Object
 from rolloutfleet_operator.cluster.children.names import API_KINDS, OPERATOR
@@ -231,9 +232,8 @@ def _place(path: str) -> Place:
     return Place(KINDS[f"{version}/{plural}"], namespace, name, subresource)
 
 
-@asynccontextmanager
-async def serving(server: ApiServer) -> AsyncIterator[str]:
-    """The URL of the server, until the block ends."""
+def app_of(server: ApiServer) -> web.Application:
+    """An application that answers with its objects."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
@@ -245,20 +245,13 @@ async def serving(server: ApiServer) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name
-    finally:
-        await runner.cleanup()
+    return app
 
 
 @asynccontextmanager
 async def api_of(server: ApiServer) -> AsyncIterator[Api]:
     """The operator's access to it."""
-    async with serving(server) as url:
+    async with serving(app_of(server)) as url:
         api = Api(ApiClient(Configuration(host=url)))
         try:
             yield api

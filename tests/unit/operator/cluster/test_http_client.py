@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
+from tests.unit.web_apps import serving
 from tests.waiting import PATIENCE
 
 from rolloutfleet_operator.cluster.gateway_client import GatewayClient
@@ -50,16 +51,12 @@ def asked(handler: Handler, *, key: str | None = "the-admin-key", timeout: float
     async def play() -> Answer:
         app = web.Application()
         app.router.add_route("*", "/here", handler)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        http = HttpClient()
-        try:
-            return await http.ask("POST", f"{site.name}/here", key, timeout=timeout, json={"a": 1})
-        finally:
-            await http.close()
-            await runner.cleanup()
+        async with serving(app) as url:
+            http = HttpClient()
+            try:
+                return await http.ask("POST", f"{url}/here", key, timeout=timeout, json={"a": 1})
+            finally:
+                await http.close()
 
     return asyncio.run(play())
 

@@ -4,11 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
+from tests.unit.operator.cluster.api_server import ApiServer, api_of
 from tests.unit.operator.cluster.fleets import fleet_of
 
-from rolloutfleet_operator.cluster.api import Api
 from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.cluster.keys import FleetKeys, FoundKey
 from rolloutfleet_operator.cluster.proxy_client import ProxyClient
@@ -22,43 +20,37 @@ NO_KEY = Problem(
 )
 
 
-def engine_key(secret: dict[str, Any] | None) -> FoundKey[str]:
-    """As it is found at an API server that answers so."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response(secret or {"reason": "NotFound"}, status=200 if secret else 404)
+def engine_key(fields: dict[str, Any] | None) -> FoundKey[str]:
+    """As it is found where the Secret has these fields, or is not there."""
+    server = ApiServer()
 
     async def play() -> FoundKey[str]:
-        app = web.Application()
-        app.router.add_get("/api/v1/namespaces/rl/secrets/engines", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        api, http = Api(ApiClient(Configuration(host=site.name))), HttpClient()
+        if fields is not None:
+            meta = {"name": "engines", "namespace": "rl"}
+            server.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, **fields})
+        http = HttpClient()
         try:
-            return await FleetKeys(api, ProxyClient(http)).engine_key(KEYED)
+            async with api_of(server) as api:
+                return await FleetKeys(api, ProxyClient(http)).engine_key(KEYED)
         finally:
-            await api.close()
             await http.close()
-            await runner.cleanup()
 
     return asyncio.run(play())
 
 
 def test_the_engines_key_is_that_of_the_secret() -> None:
-    assert engine_key({"metadata": {}, "data": {"api-key": "a2V5Cg=="}}) == FoundKey("key")
+    assert engine_key({"data": {"api-key": "a2V5Cg=="}}) == FoundKey("key")
 
 
 @pytest.mark.parametrize(
-    "secret",
+    "fields",
     [
-        {"metadata": {}, "data": {"api-key": "%%%"}},
-        {"metadata": {}, "data": {"api-key": "/w=="}},
-        {"metadata": {}, "data": {"key": "a2V5Cg=="}},
-        {"metadata": {}},
+        {"data": {"api-key": "%%%"}},
+        {"data": {"api-key": "/w=="}},
+        {"data": {"key": "a2V5Cg=="}},
+        {},
         None,
     ],
 )
-def test_an_engine_key_that_cant_be_read_is_a_problem_that_names_secret_and_key(secret: dict[str, Any] | None) -> None:
-    assert engine_key(secret) == FoundKey(None, (NO_KEY,))
+def test_an_engine_key_that_cant_be_read_is_a_problem_that_names_secret_and_key(fields: dict[str, Any] | None) -> None:
+    assert engine_key(fields) == FoundKey(None, (NO_KEY,))

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from tests.unit.web_apps import serving
 
 from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.cluster.proxy_client import KeyRefused, ProxyClient
@@ -17,16 +18,12 @@ def polled(status: int) -> ProxyStats | None:
 
         app = web.Application()
         app.router.add_get("/stats", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        http = HttpClient()
-        try:
-            return await ProxyClient(http).stats(site.name, "k", audit=False)
-        finally:
-            await http.close()
-            await runner.cleanup()
+        async with serving(app) as url:
+            http = HttpClient()
+            try:
+                return await ProxyClient(http).stats(url, "k", audit=False)
+            finally:
+                await http.close()
 
     return asyncio.run(play())
 

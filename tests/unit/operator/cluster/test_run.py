@@ -11,9 +11,10 @@ import kopf
 import pytest
 from kopf._core.intents.causes import Activity
 from kubernetes.aio.config import kube_config
-from tests.unit.operator.cluster.api_server import ApiServer, serving
+from tests.unit.operator.cluster.api_server import ApiServer, app_of
 from tests.unit.operator.cluster.fleets import OPERATOR
 from tests.unit.operator.cluster.operating import FleetThere, watching
+from tests.unit.web_apps import serving
 from tests.waiting import comes_true
 
 from rolloutfleet_operator.cluster import handlers, run
@@ -63,7 +64,7 @@ async def test_an_operator_serves_its_health_and_figures_and_ends_when_it_is_tol
     server = ApiServer()
     FleetThere(server).apply()
     monkeypatch.setattr(kopf, "operator", watching(server))
-    async with serving(server) as url:
+    async with serving(app_of(server)) as url:
         monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig(tmp_path, url)))
         runs, http = asyncio.create_task(run.run(settings)), HttpClient()
         await comes_true(lambda: ("ConfigMap", "rl", "math-settings") in server.objects)

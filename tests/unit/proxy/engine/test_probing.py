@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import ClientSession, web
 from tests.unit.engine.serving import engine_here
+from tests.unit.web_apps import serving
 from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.engine import probing
@@ -29,13 +30,8 @@ async def gateway(generate: Callable[[web.Request], Awaitable[web.StreamResponse
     """One that does so with generations."""
     app = web.Application()
     app.router.add_post("/generate", generate)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield url
 
 
 async def probed(gateway: str, engine: str) -> Probing:
