@@ -95,7 +95,7 @@ def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
 
 
 def of_run(report: Path, scenario: str, *, status: int, commit: str) -> list[Result]:
-    """What pytest's run of a scenario showed. Where it ended badly and no test says so, it has failed as well."""
+    """Results of pytest's run of a scenario. Where it ended badly and no test says so, the scenario has failed."""
     found = of_report(report, scenario.partition("::")[0], commit=commit) if report.exists() else []
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and all(
         result.passed for result in found

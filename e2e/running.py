@@ -58,7 +58,7 @@ class Run:
     known: dict[str, float]
     """Seconds that each scenario took when it last ran."""
     kept: bool = False
-    """Whether results go to `e2e/results` one by one: a run that is interrupted has what it has shown."""
+    """True: results go to `e2e/results` one by one, so that an interrupted run keeps those it has."""
     begun: bool = False
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)

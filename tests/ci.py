@@ -83,7 +83,7 @@ def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outco
 
 
 def _stale_results() -> Iterator[str]:
-    """What to run before an issue is called resolved: files of `make test-timing`, scenarios beyond the core."""
+    """Results that are missing, failed or old: run those tests again before an issue is called resolved."""
     results = {result.file: result for result in read()}
     for file in files():
         result = results.get(file)

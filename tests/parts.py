@@ -17,7 +17,7 @@ class Part:
     beside: tuple[str, ...] = ()
     """A module with arguments that belongs to the part and runs beside its pytest."""
     shows_tests: bool = True
-    """Whether pytest is shown as it runs, and the other at its end, or the other way round."""
+    """True: pytest's output is shown as it comes, the module's at its end. False: the other way round."""
 
     @property
     def folder(self) -> str:

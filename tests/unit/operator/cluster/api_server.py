@@ -34,7 +34,7 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a request is about."""
+    """The resource that a request names."""
 
     kind: str
     namespace: str

@@ -48,7 +48,7 @@ class Operator:
 
     @property
     def passes(self) -> float:
-        """How many there were."""
+        """Their number so far."""
         return self.figure(f"{Metric.PASS_SECONDS}_count")
 
     def figure(self, name: str) -> float:
@@ -121,7 +121,7 @@ def watching(server: ApiServer) -> Any:
 
 
 def _pods(server: ApiServer) -> Callable[[str, Object], None]:
-    """What keeps as many pods of a StatefulSet as it asks for; none of them ever runs."""
+    """Return a watcher that keeps as many pods of a StatefulSet as it asks for; none of them ever runs."""
 
     def changed(kind: str, of: Object) -> None:
         meta = of["metadata"]

@@ -1,4 +1,4 @@
-"""What an operator makes of fleets, edits and refusals at an API server, which here is one in memory."""
+"""An operator's handling of fleets, edits and refusals, at an API server in memory."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def test_edits_reach_children_and_removed_fields_remove_theirs(server: Api
         await comes_true(lambda: "another:2" in json.dumps(fleet.child("StatefulSet", "math-proxy")))
 
 
-async def test_what_is_edited_or_removed_by_hand_is_put_back(server: ApiServer, fleet: FleetThere) -> None:
+async def test_edits_and_removals_by_hand_are_put_back(server: ApiServer, fleet: FleetThere) -> None:
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)
         await operator.until_passes(2)
