@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.operators import OperatorProcess, running
 from tests.processes import free_port
+from tests.unit.operator.cluster.fleets import CHILDREN
 from tests.waiting import PATIENCE, until
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
@@ -19,18 +20,7 @@ from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_
 from rolloutfleet_operator.cluster.other_operators import INTERVAL
 from rolloutfleet_operator.policy.reasons import Metric
 
-CHILDREN = "statefulsets,deployments,services,configmaps,poddisruptionbudgets"
-ALL_CHILDREN = {
-    "StatefulSet/math-proxy",
-    "Deployment/math-gateway",
-    "Deployment/math-engine",
-    "Service/math",
-    "Service/math-proxies",
-    "Service/math-gateway",
-    "Service/math-engines",
-    "ConfigMap/math-settings",
-    "PodDisruptionBudget/math-proxy",
-}
+KINDS = "statefulsets,deployments,services,configmaps,poddisruptionbudgets"
 
 
 @pytest.fixture
@@ -59,7 +49,7 @@ class FleetThere:
 
     def children(self) -> set[str]:
         chosen = f"rolloutfleet.dev/fleet={self.name}"
-        return {f"{each['kind']}/{each['metadata']['name']}" for each in self.get(CHILDREN, labelSelector=chosen)}
+        return {f"{each['kind']}/{each['metadata']['name']}" for each in self.get(KINDS, labelSelector=chosen)}
 
     def until_children(self, wanted: set[str]) -> None:
         self.operator.until(lambda: self.children() == wanted)
@@ -101,7 +91,7 @@ def fleet(apiserver: ApiServer, namespace: str, operator: OperatorProcess) -> Fl
 
 def test_one_resource_becomes_all_children(fleet: FleetThere) -> None:
     fleet.apply(proxies={"replicas": 2})
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     assert fleet.get("secret", "math-keys")["data"]["admin-keys"]
     assert fleet.operator.until(lambda: fleet.condition().get("status")) == "False"
     pods = fleet.operator.until(lambda: fleet.get("pods", labelSelector="app.kubernetes.io/component=proxy"))
@@ -125,7 +115,7 @@ def test_a_fleet_answers_to_its_own_names_only(apiserver: ApiServer, namespace: 
 
 def test_edits_reach_children_and_removed_fields_remove_theirs(fleet: FleetThere) -> None:
     fleet.apply(networkPolicy={}, endpoint={"ingress": {"host": "a.b"}})
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.operator.until(lambda: fleet.get("ingress") and len(fleet.get("networkpolicy")) == 2)
     before = fleet.stateful_set()["spec"]["template"]
     fleet.apply(sessions={"staleAfter": "90s"})
@@ -140,16 +130,16 @@ def test_edits_reach_children_and_removed_fields_remove_theirs(fleet: FleetThere
     )
 
 
-def test_what_is_edited_or_removed_by_hand_is_put_back(fleet: FleetThere) -> None:
+def test_edits_and_removals_by_hand_are_put_back(fleet: FleetThere) -> None:
     fleet.apply()
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.operator.until(lambda: fleet.operator.passes() >= 2)
     fleet.kubectl("scale", "statefulset/math-proxy", "--replicas=5")
     fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 1)
     fleet.kubectl("patch", "configmap", "math-settings", "-p", '{"data": {"settings.json": "{}"}}')
     fleet.operator.until(lambda: fleet.settings())
     fleet.kubectl("delete", "service", "math-proxies")
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
 
 
 @pytest.mark.parametrize("label", [FLEET_LABEL, MANAGED_BY])
@@ -157,7 +147,7 @@ def test_what_is_edited_or_removed_by_hand_is_put_back(fleet: FleetThere) -> Non
 def test_a_label_that_is_removed_by_hand_is_put_back(fleet: FleetThere, child: str, label: str) -> None:
     """By these labels the operator finds its children, and watches them."""
     fleet.apply()
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.operator.until(lambda: fleet.operator.passes() >= 3)
     before = fleet.get(*child.split("/"))["metadata"]
     fleet.kubectl("label", child, f"{label}-")
@@ -188,7 +178,7 @@ def test_a_bad_pod_template_is_named_by_its_path_and_changes_nothing(
     fleet: FleetThere, template: dict[str, Any], said: str
 ) -> None:
     fleet.apply()
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     before = fleet.stateful_set()["spec"]
     fleet.apply(proxies={"podTemplate": template})
     fleet.operator.until(lambda: fleet.condition().get("reason") == "TemplateInvalid")
@@ -200,7 +190,7 @@ def test_a_bad_pod_template_is_named_by_its_path_and_changes_nothing(
 
 def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: FleetThere) -> None:
     fleet.apply(memory={"interval": "1s"})
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.until_steady(lambda: [each for each in fleet.writes() if "/leases/" not in each])
     since, lists = time.time(), fleet.server.lists("statefulsets")
     fleet.operator.until_passes(10)
@@ -212,7 +202,7 @@ def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: Flee
 
 def test_a_change_makes_it_read_what_changed_and_no_more(fleet: FleetThere) -> None:
     fleet.apply(proxies={"replicas": 1}, memory={"interval": "1s"})
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.until_steady(lambda: (fleet.server.lists("ingresses"), fleet.server.lists("statefulsets")))
     unchanged, sets = fleet.server.lists("ingresses"), fleet.server.lists("statefulsets")
     fleet.apply(proxies={"replicas": 2}, memory={"interval": "1s"})
@@ -231,7 +221,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None
     key = fleet.get("secret", "math-keys")["data"]
     fleet.apply(sessions={"staleAfter": "77s"})
     fleet.operator.start_again()
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     fleet.operator.until(lambda: fleet.settings()["sessions"].get("stale_after") == "77s")
     assert fleet.get("secret", "math-keys")["data"] == key
 
@@ -253,7 +243,7 @@ def test_killed_where_a_failpoint_holds_it_the_next_one_goes_on(
         assert (said is None) == (place == STATUS_UNWRITTEN)
         operator.kill()
         operator.start_again()
-        fleet.until_children(ALL_CHILDREN)
+        fleet.until_children(CHILDREN)
         operator.until(fleet.condition)
 
 
@@ -261,16 +251,16 @@ def test_two_fleets_in_one_namespace_keep_apart(fleet: FleetThere) -> None:
     other = FleetThere(fleet.server, fleet.namespace, fleet.operator, "code")
     fleet.apply()
     other.apply(proxies={"replicas": 2})
-    fleet.until_children(ALL_CHILDREN)
-    other.until_children({each.replace("math", "code") for each in ALL_CHILDREN})
+    fleet.until_children(CHILDREN)
+    other.until_children({each.replace("math", "code") for each in CHILDREN})
     other.kubectl("delete", "rolloutfleet", "code", "--wait=true", "--timeout=120s")
     other.until_children(set())
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
 
 
 def test_deleting_a_fleet_needs_no_operator(fleet: FleetThere) -> None:
     fleet.apply()
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     assert "finalizers" not in fleet.get("rolloutfleet", "math")["metadata"]
     fleet.operator.kill()
     fleet.kubectl("delete", "rolloutfleet", "math", "--timeout=120s")
@@ -293,12 +283,12 @@ def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_
     with running(fleet.server, beside, free_port(), fleet.namespace, f"--namespace={fleet.namespace}") as second:
         second.until(lambda: "manages" in second.said())
         fleet.apply()
-        fleet.until_children(ALL_CHILDREN)
+        fleet.until_children(CHILDREN)
         assert second.passes() == 0
         fleet.operator.kill()
         second.until(lambda: "acts now" in second.said())
         fleet.kubectl("delete", "service", "math")
-        second.until(lambda: fleet.children() == ALL_CHILDREN)
+        second.until(lambda: fleet.children() == CHILDREN)
 
 
 def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: FleetThere, tmp_path: Path) -> None:
@@ -311,9 +301,9 @@ def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: F
         wide.until(lambda: "left alone" in wide.said() and fleet.namespace in wide.said())
         other = FleetThere(fleet.server, other_fleets, wide)
         other.apply()
-        other.until_children(ALL_CHILDREN)
+        other.until_children(CHILDREN)
         fleet.apply()
-        fleet.until_children(ALL_CHILDREN)
+        fleet.until_children(CHILDREN)
         assert f"{fleet.namespace}/math: applied" not in wide.said()
         # Its Lease would count for a minute, and stand in the way of the next operator of the whole cluster.
         assert wide.stop() == 0
@@ -337,12 +327,12 @@ def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
             first.until(lambda: "this one acts" in first.said(), seconds=INTERVAL + PATIENCE)
             fleet = FleetThere(apiserver, namespace, first)
             fleet.apply(proxies={"replicas": 0})
-            fleet.until_children(ALL_CHILDREN)
+            fleet.until_children(CHILDREN)
             first.until(lambda: "TwoOperators" in json.dumps(fleet.get("rfleet", "math")["status"]))
             assert second.passes() == 0
             assert first.stop() == 0
             fleet.kubectl("delete", "service", "math")
-            second.until(lambda: fleet.children() == ALL_CHILDREN, seconds=INTERVAL + PATIENCE)
+            second.until(lambda: fleet.children() == CHILDREN, seconds=INTERVAL + PATIENCE)
             second.until(lambda: "TwoOperators" not in json.dumps(fleet.get("rfleet", "math")["status"]))
 
 
@@ -351,7 +341,7 @@ def test_a_new_key_comes_before_the_old_one_goes(fleet: FleetThere) -> None:
         return base64.b64decode(fleet.get("secret", "math-keys")["data"]["admin-keys"]).decode().split()
 
     fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s"})
-    fleet.until_children(ALL_CHILDREN)
+    fleet.until_children(CHILDREN)
     (old,) = keys()
     fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s", "rotate": {"id": "2"}}, memory={"interval": "1s"})
     fleet.operator.until(lambda: len(keys()) == 2)

@@ -14,6 +14,19 @@ OPERATOR = OperatorSettings(
     lease_namespace="ops",
 )
 
+CHILDREN = {
+    "StatefulSet/math-proxy",
+    "Deployment/math-gateway",
+    "Deployment/math-engine",
+    "Service/math",
+    "Service/math-proxies",
+    "Service/math-gateway",
+    "Service/math-engines",
+    "ConfigMap/math-settings",
+    "PodDisruptionBudget/math-proxy",
+}
+"""Of a fleet named math, with one simulated engine and nothing more asked for: `Kind/name` of what is watched."""
+
 
 def spec_of(**fields: Any) -> FleetSpec:
     return FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}, **fields})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal
-from tests.unit.operator.cluster.fleets import OPERATOR
+from tests.unit.operator.cluster.fleets import CHILDREN, OPERATOR
 from tests.unit.operator.cluster.operating import FleetThere, operating
 from tests.waiting import comes_true
 
@@ -18,18 +18,6 @@ from rolloutfleet_operator.cluster.fleets import BACKOFF
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
-
-CHILDREN = {
-    "StatefulSet/math-proxy",
-    "Deployment/math-gateway",
-    "Deployment/math-engine",
-    "Service/math",
-    "Service/math-proxies",
-    "Service/math-gateway",
-    "Service/math-engines",
-    "ConfigMap/math-settings",
-    "PodDisruptionBudget/math-proxy",
-}
 
 A_LOOK = 2 * other_operators.INTERVAL + BACKOFF.longest
 """Seconds until an operator knows of another, and each fleet of that."""
