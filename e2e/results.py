@@ -7,6 +7,7 @@ import ast
 import json
 import subprocess
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -36,44 +37,32 @@ _RESULTS: Final = TypeAdapter(list[Result])
 
 def scenarios() -> list[str]:
     """All there are."""
-    return [f"{file.name}::{test.name}" for file in _files() for test in _tests_in(ast.parse(file.read_text()))]
+    return list(_marks())
 
 
 def core() -> list[str]:
     """Those not marked `full`: CI runs them."""
-    trees = {file.name: ast.parse(file.read_text()) for file in _files()}
-    return [
-        f"{name}::{test.name}"
-        for name, tree in trees.items()
-        for test in _tests_in(tree)
-        if not any("mark.full" in mark for mark in (*_marks_of(tree), *map(ast.unparse, _plain(test.decorator_list))))
-    ]
+    return [scenario for scenario, marks in _marks().items() if "pytest.mark.full" not in marks]
 
 
 def runs_alone(scenario: str) -> bool:
-    """Whether it wants the cluster to itself: `pytestmark = pytest.mark.alone` at the top of its file."""
-    tree = ast.parse((HERE / scenario.partition("::")[0]).read_text())
-    return any("mark.alone" in mark for mark in _marks_of(tree))
+    """True where the scenario wants the cluster to itself: `pytestmark = pytest.mark.alone` at the top of its file."""
+    return "pytest.mark.alone" in _marks()[scenario]
 
 
-def _files() -> list[Path]:
-    return sorted(HERE.glob("test_*.py"))
-
-
-def _tests_in(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [node for node in functions if node.name.startswith("test_")]
-
-
-def _marks_of(tree: ast.Module) -> list[str]:
-    """What `pytestmark` names."""
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    return [ast.unparse(node.value) for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
-
-
-def _plain(decorators: Iterable[ast.expr]) -> list[ast.expr]:
-    """Marks without arguments: those among parameters are of one of them alone."""
-    return [each for each in decorators if not isinstance(each, ast.Call)]
+@cache
+def _marks() -> dict[str, str]:
+    """Marks of each scenario, as its source has them: of its file and its own, those of single parameters left out."""
+    found = {}
+    for file in sorted(HERE.glob("test_*.py")):
+        nodes = ast.parse(file.read_text()).body
+        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+        of_file = [node.value for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                own = [each for each in node.decorator_list if not isinstance(each, ast.Call)]
+                found[f"{file.name}::{node.name}"] = " ".join(map(ast.unparse, (*of_file, *own)))
+    return found
 
 
 def of_report(report: Path, file: str, *, commit: str) -> list[Result]:
