@@ -25,7 +25,7 @@ RESULTS: Final = ROOT / "tests" / "results"
 BUSY: Final = 2
 DROP: Final = Path("/proc/sys/vm/drop_caches")
 UNTESTED: Final = (":(exclude,glob)**/results/**", ":!e2e/test_*.py", ":!benchmarks", ":!docs", ":!*.md")
-"""A change of these, or of the tests of other parts, begins no new series. (Some parts use what is in `tests/unit`.)"""
+"""A change of these, or of the tests of other parts, begins no new series."""
 Run = dict[str, Any]
 
 
@@ -55,7 +55,9 @@ def _series(file: Path, part: Part) -> list[Run]:
 
 
 def _is_unchanged_since(commit: str, part: Part) -> bool:
-    others = [f":!{other.folder}" for other in PARTS.values() if other.name not in (part.name, "unit")]
+    """Whether nothing that the part runs differs. Parts use what is in `tests/unit` and, but for that, integration."""
+    used = {part.name, "unit", *(["integration"] if part.name != "unit" else [])}
+    others = [f":!{other.folder}" for other in PARTS.values() if other.name not in used]
     changed = ["git", "diff", "--quiet", commit, "--", ".", *UNTESTED, *others]
     return subprocess.run(changed, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
