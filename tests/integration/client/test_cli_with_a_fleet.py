@@ -283,24 +283,25 @@ def test_top_follows_the_fleet_until_it_is_ended(up: Up, ending: str) -> None:
     command = [*CLI, "top", "--interval", "200ms", "--state-dir", str(up.state)]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
-    shown = bytearray()
+    written = bytearray()
 
-    def shows(text: str) -> bool:
+    def shown() -> str:
+        """All that was drawn so far. A program that ends waits until its terminal is read."""
         with contextlib.suppress(OSError):  # what a terminal says when its last writer is gone
             if select.select([ours], [], [], 0)[0]:
-                shown.extend(os.read(ours, 1 << 16))
-        return text in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode(errors="ignore"))
+                written.extend(os.read(ours, 1 << 16))
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.decode(errors="ignore"))
 
     try:
-        until(lambda: shows("2 of 2 ready"))
+        until(lambda: "2 of 2 ready" in shown())
         os.write(ours, b"sr")
-        until(lambda: shows("backwards"))
+        until(lambda: "backwards" in shown())
         if ending == "a key":
             os.write(ours, b"q")
         else:
             process.send_signal(signal.SIGINT)
-        until(lambda: shows("\0") or process.poll() is not None)  # it waits for who reads
-        assert process.wait() == (0 if ending == "a key" else 130)
+        until(lambda: shown() and process.poll() is not None)
+        assert process.returncode == (0 if ending == "a key" else 130)
     finally:
         process.kill()
         process.wait()
