@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiohappyeyeballs
+import anyio.to_thread
 import pytest
 from tests.unit.guard import GUARD
 from tests.unit.loop import UnitLoop, awaited, start_connection
@@ -25,11 +26,16 @@ def ways_out_of_the_loop() -> Iterator[None]:
         wrap = awaited(asyncio.wrap_future)
         patched.setattr(asyncio, "wrap_future", wrap)
         patched.setattr(asyncio.futures, "wrap_future", wrap)
+        patched.setattr(anyio.to_thread, "run_sync", _in_thread)
         patched.setattr(aiohappyeyeballs, "start_connection", start_connection)
         patched.setattr(multiprocessing.util, "spawnv_passfds", lambda *_: GUARD.refuse("starts a process"))
         # The store's writer has got the real one: for so long it gathers what is to be committed together.
         patched.setattr(time, "sleep", lambda _: GUARD.refuse("sleeps"))
         yield
+
+
+async def _in_thread(func: Any, *args: Any, **_: Any) -> Any:
+    return await asyncio.to_thread(func, *args)
 
 
 @pytest.hookimpl(wrapper=True)

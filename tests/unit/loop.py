@@ -9,10 +9,14 @@ import asyncio
 import itertools
 import selectors
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextvars import Context
 from functools import wraps
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+from tests.unit.guard import GUARD
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -85,8 +89,11 @@ class UnitLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._clock = _Selector()
         super().__init__(self._clock)
+        self._thread = threading.get_ident()
         self._clock.threads_work = self._threads_work
         self._awaited: set[asyncio.Future[Any]] = set()
+        self._left = False
+        """A thread may still work for somebody who no longer waits for it."""
         self.accepting: set[asyncio.Task[Any]] = set()
         self._ports = itertools.count(FIRST_PORT)
         self.listening: dict[tuple[str, int], ProtocolFactory] = {}
@@ -99,13 +106,33 @@ class UnitLoop(asyncio.SelectorEventLoop):
     def awaits(self, future: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
         """No time passes until a thread has ended this future."""
         self._awaited.add(future)
-        future.add_done_callback(self._awaited.discard)
+        future.add_done_callback(self._let_go)
         return future
+
+    def _let_go(self, future: "asyncio.Future[Any]") -> None:
+        self._awaited.discard(future)
+        self._left |= future.cancelled()
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> "asyncio.Future[T]":
         return self.awaits(super().run_in_executor(executor, func, *args))
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if threading.get_ident() == self._thread:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        return super().call_soon_threadsafe(self._call_for_thread, callback, *args, context=context)
+
+    def _call_for_thread(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        if not (self._awaited or self._left):
+            GUARD.note(f"has its loop call {callback} for a thread that it does not wait for")
+        callback(*args)
+
+    async def shutdown_default_executor(self) -> None:
+        self._left = True
+        await super().shutdown_default_executor()
 
     def _threads_work(self) -> bool:
         return bool(self._awaited)

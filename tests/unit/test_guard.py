@@ -5,6 +5,7 @@ import multiprocessing
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -44,6 +45,17 @@ async def test_time_stands_still_while_a_thread_works() -> None:
     async with asyncio.timeout(0.001):
         await asyncio.to_thread(sum, range(1_000_000))
     assert loop.time() == began
+
+
+async def test_thread_that_nobody_waits_for_is_found_out() -> None:
+    """Time would pass or not while it works, by chance."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.call_soon_threadsafe(told.set))
+    thread.start()
+    await told.wait()
+    thread.join()
+    assert len(GUARD.found) == 1
+    GUARD.found.clear()
 
 
 async def test_server_is_reached_by_its_port_and_nobody_else_is() -> None:
