@@ -17,11 +17,13 @@ from tests.unit.proxy.stores import SyncStore, new_turn
 
 from rolloutfleet.wire import AskExport, Export, ExportStyle, GiveReward, StartSessions
 from rolloutfleet_proxy.control.negotiation import preferred
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.session import Started
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.exports import forms as export_forms
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.rows import TENSORS, Row, path, rows
+from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.leases import Grant, grant
 from rolloutfleet_proxy.store.rewards import give_reward
@@ -312,6 +314,21 @@ async def started(api: SimpleNamespace, *, agent_may: tuple[str, ...] = (), turn
         made = new_turn(row, name=f"turn-{row}-{number}", parent=number or None, tokens=4 * number)
         await api.writer.run(lambda transaction, made=made: commit_turn(transaction, made))
     return session
+
+
+async def test_shards_that_the_disk_refuses_leave_nothing_leased(
+    api: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise DiskFull("no room")
+
+    session = await started(api)
+    await api.client.post(f"/sessions/{session.name}/close")
+    with monkeypatch.context() as full:
+        full.setattr(Shards, "put_export", refuse)
+        assert (await api.client.post("/export", json={"as": "shards"})).status_code == 507
+    export = (await api.client.post("/export", json={})).json()
+    assert export["sessions"] == [{"session_id": session.name, "status": "leased"}]
 
 
 async def test_reward_export_acknowledge(api: SimpleNamespace) -> None:

@@ -1,6 +1,7 @@
 """The sweep over a real store and folder, with a clock that stands still: who goes, who is spared, what is left."""
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -271,6 +272,24 @@ async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) ->
     assert await house.there() == set() and not house.sweeper.failing
     assert (await house.sums())["turns"]["dumped"] == 201
     assert house.sweeper.released == 2 * 201 * RECLAIMED_BYTES, "the allocator is told of what went"
+
+
+async def test_what_a_full_disk_has_no_room_for_waits_and_what_needs_no_file_goes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    [(_, first)], [(_, second)] = await house.start(), await house.start()
+    await house.start(turns=0)
+    house.seconds = STALE
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        await house.sweep()
+    assert await house.there() == {first, second} and house.files() == []
+    assert house.error.startswith("waits for room: the disk of") and total(house.metrics.dump_failures) == 0
+    await house.sweep()
+    assert await house.there() == set() and len(house.files()) == 2 and not house.sweeper.failing
 
 
 async def test_many_bad_groups_hold_up_others_for_one_sweep_at_the_most(house: House) -> None:

@@ -10,8 +10,9 @@ import pytest
 from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.wire import AskDrain, DrainThen
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
 from rolloutfleet_proxy.http.errors import headers_of, status_of
+from rolloutfleet_proxy.process import drain
 from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
 from rolloutfleet_proxy.store import boots
 from rolloutfleet_proxy.store.boots import Crash
@@ -323,6 +324,20 @@ async def test_a_drain_that_stays_outlives_a_crash_for_the_time_it_has_left(tmp_
         monotonic = iter([0.0, *([2.0] * 1000)])
     async with life(tmp_path, monotonic=lambda: next(monotonic)) as proxy:
         assert proxy.drains.shown() is None, "its time was up"
+
+
+async def test_a_proxy_starts_on_a_disk_that_has_no_room_to_note_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise DiskFull("no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(drain, "_boot", refuse)
+        async with life(tmp_path) as proxy:
+            assert proxy.drains.shown() is None and await proxy.boots() == []
+    async with life(tmp_path) as proxy:
+        assert len(await proxy.boots()) == 1
 
 
 async def test_a_drain_that_ends_a_life_is_over_with_it_and_is_not_run_twice(tmp_path: Path) -> None:

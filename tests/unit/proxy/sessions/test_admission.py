@@ -1,14 +1,17 @@
 """Room is taken before it is used: whoever comes at the same time finds what is left."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rolloutfleet.spec_for_proxies import LimitsSpec
 from rolloutfleet.wire import StartSessions
+from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
 from rolloutfleet_proxy.store.database import Database, open_database
@@ -95,3 +98,19 @@ def test_bytes_on_their_way_count_until_they_are_counted_as_held(database: Datab
     assert admission.has_bytes(100_000) and not admission.has_bytes(600_000)
     held -= 600_000
     assert admission.has_bytes(600_000)
+
+
+def test_a_disk_without_room_refuses_generations_until_there_is_some(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=free))
+    with pytest.raises(DiskFull, match="0 bytes left"):
+        admission.check_disk()
+    assert admission.is_full() and admission.room().full
+    free = 1 << 30
+    admission.check_disk()
+    free = 0
+    assert not admission.is_full(), "it has just looked"
+    admission.note_full()
+    assert admission.is_full()
