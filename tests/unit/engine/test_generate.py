@@ -89,6 +89,19 @@ async def test_a_stream_makes_the_candidates_of_each_token_once(
     assert len(events) == 35 and made == whole["output_ids"] * 2
 
 
+async def test_logprobs_of_the_prompt_begin_where_asked_and_texts_stand_beside_them(
+    engine: Callable[..., Any], prompt: list[int], model: Model
+) -> None:
+    asker = engine()
+    for start, known in ((0, prompt), (len(prompt) - 3, prompt[-3:])):
+        meta = (await asker.generate(prompt, logprob_start_len=start, return_text_in_logprobs=True))["meta_info"]
+        inputs = meta["input_token_logprobs"]
+        assert [token_id for _, token_id, _ in inputs] == known
+        assert [value is None for value, _, _ in inputs] == [start == 0, *[False] * (len(known) - 1)]
+        for _, token_id, text in inputs + meta["output_token_logprobs"]:
+            assert text == model.decode([token_id], skip_special_tokens=False)
+
+
 async def test_same_seeds_same_answer(engine: Callable[..., Any], prompt: list[int]) -> None:
     one, two, other = engine(seed=3), engine(seed=3), engine(seed=4)
     first = await one.generate(prompt)
@@ -185,6 +198,10 @@ async def test_endings(engine: Callable[..., Any], prompt: list[int], model: Mod
         ({"sampling_params": {"max_new_tokens": 99}}, "You requested a total of 101 tokens: 2 tokens from the input"),
         ({"sampling_params": {"temperature": -1}}, "temperature must be a non-negative finite number, got -1.0."),
         ({"sampling_params": {"top_p": 0}}, "top_p must be in (0, 1], got 0.0."),
+        ({"sampling_params": {"top_k": 0}}, "top_k must be -1 (disable) or at least 1, got 0."),
+        ({"sampling_params": {"min_p": 2}}, "min_p must be in [0, 1], got 2.0."),
+        ({"sampling_params": {"presence_penalty": 3}}, "presence_penalty must be in [-2, 2], got 3.0."),
+        ({"sampling_params": {"max_new_tokens": -1}}, "max_new_tokens must be at least 0, got -1."),
         ({"input_ids": [5, 99999]}, "input_ids must be in [0, 2047]"),
     ],
 )
@@ -210,6 +227,8 @@ async def test_refusals_of_the_parser(engine: Callable[..., Any]) -> None:
         400,
         "unknown field `foo`, expected one of `max_new_tokens`, `stop",
     )
+    typed = await asker.post("/generate", input_ids=[1], sampling_params={"temperature": "warm"})
+    assert (typed.status_code, "temperature" in typed.json()["error"]) == (400, True)
     wrong = await asker.post("/generate", input_ids="x")
     assert wrong.status_code == 400
     assert {name: wrong.json()[name] for name in ("object", "type", "code")} == {
@@ -218,7 +237,7 @@ async def test_refusals_of_the_parser(engine: Callable[..., Any]) -> None:
         "code": 400,
     }
     assert (await asker.http.post("/generate", content=b"{nope")).status_code == 400
-    assert (await asker.counters())["refused"] == 3
+    assert (await asker.counters())["refused"] == 4
 
 
 async def test_an_id_in_use_is_refused(engine: Callable[..., Any], prompt: list[int]) -> None:

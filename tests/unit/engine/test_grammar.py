@@ -134,5 +134,11 @@ async def test_what_is_no_grammar_is_refused(
     asker = engine()
     reply = await asker.post("/generate", **asker.body(prompt, sampling_params=sampling))
     assert reply.status_code == 400
-    assert "grammar" in reply.json()["error"]["message"]
-    assert (await asker.counters())["refused"] == 1
+    message = reply.json()["error"]["message"]
+    assert "grammar" in message
+    event, done = [each async for each in asker.events(prompt, sampling_params=sampling)]
+    aborted = json.loads(event)
+    refusal = {"type": "abort", "message": message, "status_code": 400, "err_type": "BadRequestError"}
+    assert done == "[DONE]" and aborted["meta_info"]["finish_reason"] == refusal
+    assert (aborted["output_ids"], aborted["meta_info"]["prompt_tokens"]) == ([0], 1), "as SGLang's queue answers"
+    assert (await asker.counters())["refused"] == 2

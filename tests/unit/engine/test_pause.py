@@ -99,6 +99,8 @@ async def test_the_same_call_goes_on_with_the_new_version(
     await asker.post("/pause_generation", mode=mode)
     load = (await asker.http.get("/v1/loads")).json()["loads"][0]
     assert (load["num_running_reqs"], load["num_waiting_reqs"]) == ((0, 1) if mode == "retract" else (1, 0))
+    emptied = await asker.post("/flush_cache")
+    assert emptied.status_code == (200 if mode == "retract" else 400)
     flushed = await asker.post("/update_weights_from_disk", model_path="x", weight_version="2", flush_cache=True)
     assert flushed.status_code == (200 if mode == "retract" else 400)
     stood = len(asked.replies[-1]["output_ids"])
