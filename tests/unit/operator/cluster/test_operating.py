@@ -150,6 +150,43 @@ async def test_a_spec_that_can_not_be_used_is_said_and_a_template_keeps_the_pods
         await comes_true(lambda: "spec.memory.restart" in fleet.condition().get("message", ""))
 
 
+async def test_a_field_that_it_does_not_know_is_named_and_the_rest_is_made(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    fleet.apply(proxies={"replicas": 2, "invented": True})
+    async with operating(server):
+        await comes_true(lambda: "spec.proxies.invented" in fleet.problems().get("FieldsUnknown", ""))
+        assert fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 2
+        fleet.apply(proxies={"replicas": 2})
+        await comes_true(lambda: "FieldsUnknown" not in fleet.problems())
+
+
+async def test_a_claim_that_is_smaller_than_asked_for_grows(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        [template] = fleet.child("StatefulSet", "math-proxy")["spec"]["volumeClaimTemplates"]
+        meta = {**template["metadata"], "name": "state-math-proxy-0", "namespace": "rl"}
+        status = {"phase": "Bound", "capacity": template["spec"]["resources"]["requests"]}
+        kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        server.put({**kind, "metadata": meta, "spec": template["spec"], "status": status})
+        fleet.apply(proxies={"storage": {"size": "90Gi"}})
+        name = meta["name"]
+        asked = {"requests": {"storage": "90Gi"}}
+        await comes_true(lambda: fleet.child(kind["kind"], name)["spec"]["resources"] == asked)
+
+
+async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        template = fleet.child("Deployment", "math-gateway")["spec"]["template"]
+        meta = {**template["metadata"], "name": "math-gateway-a-b", "namespace": "rl"}
+        waits = {"waiting": {"reason": "ImagePullBackOff"}}
+        [container] = template["spec"]["containers"]
+        status = {"phase": "Pending", "containerStatuses": [{"name": container["name"], "state": waits}]}
+        server.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"], "status": status})
+        await comes_true(lambda: "can't be pulled" in fleet.problems().get("ImagePullFailed", ""))
+
+
 async def test_passes_that_the_api_server_refuses_are_counted_and_made_again(
     server: ApiServer, fleet: FleetThere
 ) -> None:
