@@ -596,6 +596,6 @@ class AccountingOfSingleTurns(Accounting):
 
 
 TestAccounting = Accounting.TestCase
-TestAccounting.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAccounting.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestAccountingOfSingleTurns = AccountingOfSingleTurns.TestCase
-TestAccountingOfSingleTurns.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestAccountingOfSingleTurns.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

@@ -134,7 +134,7 @@ def happen_to(world: World, pod: Any, what: str) -> None:
 
 
 @given(moments=MOMENTS, ephemeral=st.booleans(), most=st.integers(1, 3), unavailable=st.integers(1, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_happens_it_is_safe_and_then_ready(
     moments: list[Any], ephemeral: bool, most: int, unavailable: int
 ) -> None:

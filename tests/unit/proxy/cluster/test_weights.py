@@ -323,7 +323,7 @@ async def all_taken(fleet: Fleet, plan: list[Step]) -> list[Answered]:
     return [answer for answer in await asyncio.gather(*running) if answer is not None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.lists(steps, max_size=6), st.sampled_from([0.0, 0.1, 0.4]))
 def test_a_fleet_never_ends_half_paused_without_saying_who(seed: int, plan: list[Step], loss: float) -> None:
     async def run() -> None:
@@ -340,7 +340,7 @@ def test_a_fleet_never_ends_half_paused_without_saying_who(seed: int, plan: list
     asyncio.run(run())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.lists(steps, max_size=6), st.sampled_from([0.01, 1.0, 4.0]))
 def test_engines_go_with_the_fleet_however_steps_overlap(seed: int, plan: list[Step], delay: float) -> None:
     async def run() -> None:

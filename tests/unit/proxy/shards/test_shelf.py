@@ -505,6 +505,6 @@ def test_any_order_of_acts_keeps_what_a_dictionary_would() -> None:
     run_state_machine_as_test(
         Life,
         settings=settings(
-            max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )

@@ -58,7 +58,7 @@ def do(store: SyncStore, session: int, step: Any) -> None:
             store.run(lambda transaction: give_reward(transaction, session, asked))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @example(before=[ROOT, ("reward", 1, 0.5), ("reward", 1, -1.0)], after=[("reward", 1, 0.0)], filled=True)
 @example(before=[ROOT, CHILD, SIBLING, ROOT], after=[CHILD, SIBLING], filled=True)
 @given(before=st.lists(COMMIT | REWARD, max_size=12), after=st.lists(COMMIT | REWARD, max_size=6), filled=st.booleans())
