@@ -40,7 +40,7 @@ PARTS: Final = {
         # Its tests wait for processes that they have started.
         Part("integration", workers=4 + CORES),
         Part("engine", workers=2),
-        Part("cluster", workers=2, beside=("e2e",), shows_tests=False),
+        Part("cluster", beside=("e2e",), shows_tests=False),
         Part("agents", workers=2),
         Part("browser", workers=2),
         Part("system", workers=2),

@@ -1,9 +1,9 @@
 """The operator against a real API server: from the outside, as kubectl sees it. No pod runs here."""
 
-import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,30 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.operators import OperatorProcess, running
 from tests.processes import free_port
 from tests.unit.operator.cluster.fleets import CHILDREN
-from tests.waiting import PATIENCE, until
+from tests.waiting import START
 
 from rolloutfleet_operator.cluster.children.names import FLEET_LABEL, MANAGED_BY
 from rolloutfleet_operator.cluster.failpoints import STATUS_UNWRITTEN, TEMPLATE_APPLIED, VARIABLE
-from rolloutfleet_operator.cluster.other_operators import INTERVAL
-from rolloutfleet_operator.policy.reasons import Metric
 
 KINDS = "statefulsets,deployments,services,configmaps,poddisruptionbudgets"
 
 
+@pytest.fixture(scope="module")
+def shared(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator["FleetThere"]:
+    """A fleet that is not there, in a namespace whose operator serves all tests that leave it running."""
+    apiserver.kubectl("create", "namespace", "shared")
+    folder = tmp_path_factory.mktemp("operator")
+    with running(apiserver, folder, free_port(), "shared", "--namespace=shared") as operator:
+        yield FleetThere(apiserver, "shared", operator)
+
+
 @pytest.fixture
-def operator(apiserver: ApiServer, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running(apiserver, tmp_path, free_port(), namespace, f"--namespace={namespace}") as operator:
-        yield operator
+def fleet(shared: "FleetThere") -> Iterator["FleetThere"]:
+    """A fleet to apply. It goes with the test, and all that is its own."""
+    yield shared
+    shared.kubectl("delete", "rolloutfleets", "--all", "--timeout=120s")
+    # Kubernetes' garbage collector looks for new kinds, such as the definition's, twice a minute.
+    shared.operator.until(lambda: not shared.children() and not shared.get("secret"), seconds=START)
 
 
 class FleetThere:
@@ -36,7 +46,7 @@ class FleetThere:
         self.server, self.namespace, self.operator, self.name = server, namespace, operator, name
 
     def apply(self, **fields: Any) -> None:
-        spec = {"model": "simulated", "engine": {"gpus": 0}, **fields}
+        spec = {"model": "simulated", "engine": {"gpus": 0}, "memory": {"interval": "1s"}, **fields}
         meta = {"name": self.name}
         manifest = {"apiVersion": "rolloutfleet.dev/v1alpha1", "kind": "RolloutFleet", "metadata": meta, "spec": spec}
         self.server.apply(manifest, namespace=self.namespace)
@@ -84,11 +94,6 @@ class FleetThere:
         self.operator.until(steady)
 
 
-@pytest.fixture
-def fleet(apiserver: ApiServer, namespace: str, operator: OperatorProcess) -> FleetThere:
-    return FleetThere(apiserver, namespace, operator)
-
-
 def test_one_resource_becomes_all_children(fleet: FleetThere) -> None:
     fleet.apply(proxies={"replicas": 2})
     fleet.until_children(CHILDREN)
@@ -96,6 +101,7 @@ def test_one_resource_becomes_all_children(fleet: FleetThere) -> None:
     assert fleet.operator.until(lambda: fleet.condition().get("status")) == "False"
     pods = fleet.operator.until(lambda: fleet.get("pods", labelSelector="app.kubernetes.io/component=proxy"))
     assert {pod["metadata"]["name"] for pod in pods} <= {"math-proxy-0", "math-proxy-1"}
+    assert "finalizers" not in fleet.get("rolloutfleet", "math")["metadata"], "deleting it needs no operator"
 
 
 def test_a_fleet_answers_to_its_own_names_only(apiserver: ApiServer, namespace: str) -> None:
@@ -133,7 +139,7 @@ def test_edits_reach_children_and_removed_fields_remove_theirs(fleet: FleetThere
 def test_edits_and_removals_by_hand_are_put_back(fleet: FleetThere) -> None:
     fleet.apply()
     fleet.until_children(CHILDREN)
-    fleet.operator.until(lambda: fleet.operator.passes() >= 2)
+    fleet.operator.until_passes(2)
     fleet.kubectl("scale", "statefulset/math-proxy", "--replicas=5")
     fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 1)
     fleet.kubectl("patch", "configmap", "math-settings", "-p", '{"data": {"settings.json": "{}"}}')
@@ -148,22 +154,11 @@ def test_a_label_that_is_removed_by_hand_is_put_back(fleet: FleetThere, child: s
     """By these labels the operator finds its children, and watches them."""
     fleet.apply()
     fleet.until_children(CHILDREN)
-    fleet.operator.until(lambda: fleet.operator.passes() >= 3)
+    fleet.operator.until_passes(3)
     before = fleet.get(*child.split("/"))["metadata"]
     fleet.kubectl("label", child, f"{label}-")
     fleet.operator.until(lambda: label in fleet.get(*child.split("/"))["metadata"]["labels"])
     assert fleet.get(*child.split("/"))["metadata"]["uid"] == before["uid"]
-
-
-def test_an_object_of_somebody_else_is_left_alone_and_named(fleet: FleetThere) -> None:
-    fleet.kubectl("create", "configmap", "math-settings", "--from-literal=theirs=1")
-    fleet.apply()
-    fleet.operator.until(lambda: fleet.condition().get("reason") == "NameTaken")
-    assert "ConfigMap math-settings" in fleet.condition()["message"]
-    assert fleet.get("configmap", "math-settings")["data"] == {"theirs": "1"}
-    fleet.kubectl("delete", "configmap", "math-settings")
-    fleet.operator.until(lambda: fleet.condition().get("reason") not in (None, "NameTaken"))
-    assert fleet.settings()["fleet"] == "math"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +184,7 @@ def test_a_bad_pod_template_is_named_by_its_path_and_changes_nothing(
 
 
 def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: FleetThere) -> None:
-    fleet.apply(memory={"interval": "1s"})
+    fleet.apply()
     fleet.until_children(CHILDREN)
     fleet.until_steady(lambda: [each for each in fleet.writes() if "/leases/" not in each])
     since, lists = time.time(), fleet.server.lists("statefulsets")
@@ -198,32 +193,6 @@ def test_at_rest_nothing_is_written_but_the_lease_and_little_is_read(fleet: Flee
     written = fleet.operator.until(lambda: fleet.writes(since + 1))
     assert {each for each in written if "/leases/" not in each} == set()
     assert not [each for each in fleet.server.writes("kopf", 0) if fleet.namespace in each]
-
-
-def test_a_change_makes_it_read_what_changed_and_no_more(fleet: FleetThere) -> None:
-    fleet.apply(proxies={"replicas": 1}, memory={"interval": "1s"})
-    fleet.until_children(CHILDREN)
-    fleet.until_steady(lambda: (fleet.server.lists("ingresses"), fleet.server.lists("statefulsets")))
-    unchanged, sets = fleet.server.lists("ingresses"), fleet.server.lists("statefulsets")
-    fleet.apply(proxies={"replicas": 2}, memory={"interval": "1s"})
-    fleet.operator.until(lambda: fleet.stateful_set()["spec"]["replicas"] == 2)
-    proxies = "app.kubernetes.io/component=proxy"
-    fleet.operator.until(lambda: len(fleet.get("pods", labelSelector=proxies)) == 2)
-    fleet.operator.until_passes(3)
-    assert fleet.server.lists("ingresses") == unchanged
-    assert fleet.server.lists("statefulsets") > sets
-
-
-def test_killed_in_the_middle_it_goes_on_where_it_was(fleet: FleetThere) -> None:
-    fleet.apply()
-    fleet.operator.until(lambda: fleet.children())
-    fleet.operator.kill()
-    key = fleet.get("secret", "math-keys")["data"]
-    fleet.apply(sessions={"staleAfter": "77s"})
-    fleet.operator.start_again()
-    fleet.until_children(CHILDREN)
-    fleet.operator.until(lambda: fleet.settings()["sessions"].get("stale_after") == "77s")
-    assert fleet.get("secret", "math-keys")["data"] == key
 
 
 @pytest.mark.parametrize("place", [STATUS_UNWRITTEN, TEMPLATE_APPLIED])
@@ -241,10 +210,14 @@ def test_killed_where_a_failpoint_holds_it_the_next_one_goes_on(
             httpx.get(f"{operator.url}/metrics", trust_env=False, timeout=2)
         assert (fleet.children(), fleet.get("rolloutfleet", "math").get("status")) == (there, said)
         assert (said is None) == (place == STATUS_UNWRITTEN)
+        keys = fleet.get("secret")
         operator.kill()
+        fleet.apply(sessions={"staleAfter": "77s"})
         operator.start_again()
         fleet.until_children(CHILDREN)
+        operator.until(lambda: fleet.settings()["sessions"].get("stale_after") == "77s")
         operator.until(fleet.condition)
+        assert not keys or fleet.get("secret") == keys
 
 
 def test_two_fleets_in_one_namespace_keep_apart(fleet: FleetThere) -> None:
@@ -258,93 +231,22 @@ def test_two_fleets_in_one_namespace_keep_apart(fleet: FleetThere) -> None:
     fleet.until_children(CHILDREN)
 
 
-def test_deleting_a_fleet_needs_no_operator(fleet: FleetThere) -> None:
-    fleet.apply()
-    fleet.until_children(CHILDREN)
-    assert "finalizers" not in fleet.get("rolloutfleet", "math")["metadata"]
-    fleet.operator.kill()
-    fleet.kubectl("delete", "rolloutfleet", "math", "--timeout=120s")
-    fleet.until_children(set())
-    fleet.operator.until(lambda: not fleet.get("secret"))
-
-
-def test_told_to_stop_it_lets_go_of_its_lease_at_once(fleet: FleetThere) -> None:
-    fleet.operator.until(lambda: fleet.operator.said().count("acts now"))
-    assert fleet.operator.stop() == 0
-    assert fleet.get("lease", "rolloutfleet-operator")["spec"]["holderIdentity"] == ""
-    fleet.operator.start_again()
-    fleet.operator.until(lambda: fleet.operator.said().count("acts now") == 2)
-
-
-def test_a_second_operator_waits_until_the_first_is_gone(fleet: FleetThere, tmp_path: Path) -> None:
-    fleet.operator.until(lambda: "acts now" in fleet.operator.said())
-    beside = tmp_path / "second"
-    beside.mkdir()
-    with running(fleet.server, beside, free_port(), fleet.namespace, f"--namespace={fleet.namespace}") as second:
-        second.until(lambda: "manages" in second.said())
-        fleet.apply()
-        fleet.until_children(CHILDREN)
-        assert second.passes() == 0
-        fleet.operator.kill()
-        second.until(lambda: "acts now" in second.said())
-        fleet.kubectl("delete", "service", "math")
-        second.until(lambda: fleet.children() == CHILDREN)
-
-
-def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(fleet: FleetThere, tmp_path: Path) -> None:
-    fleet.operator.until(lambda: "acts now" in fleet.operator.said())
-    beside = tmp_path / "wide"
-    beside.mkdir()
-    other_fleets = f"{fleet.namespace}-elsewhere"
-    fleet.server.kubectl("create", "namespace", other_fleets)
-    with running(fleet.server, beside, free_port(), other_fleets) as wide:
-        wide.until(lambda: "left alone" in wide.said() and fleet.namespace in wide.said())
-        other = FleetThere(fleet.server, other_fleets, wide)
-        other.apply()
-        other.until_children(CHILDREN)
-        fleet.apply()
-        fleet.until_children(CHILDREN)
-        assert f"{fleet.namespace}/math: applied" not in wide.said()
-        # Its Lease would count for a minute, and stand in the way of the next operator of the whole cluster.
-        assert wide.stop() == 0
-
-
-def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_says_so(
+def test_a_second_operator_waits_until_the_first_has_let_go_of_its_lease(
     apiserver: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
-    younger = f"{namespace}-younger"
-    apiserver.kubectl("create", "namespace", younger)
-    folders = [tmp_path / name for name in ("older", "younger")]
-    for folder in folders:
-        folder.mkdir()
-    with running(apiserver, folders[0], free_port(), namespace) as first:
-        first.until(lambda: "acts now" in first.said())
-        assert first.figure(Metric.LEADING) == 1
-        acts = time.time()
-        until(lambda: int(time.time()) > int(acts))  # a Lease's age is known in whole seconds
-        with running(apiserver, folders[1], free_port(), younger) as second:
-            second.until(lambda: "this one stands aside" in second.said())
-            first.until(lambda: "this one acts" in first.said(), seconds=INTERVAL + PATIENCE)
-            fleet = FleetThere(apiserver, namespace, first)
-            fleet.apply(proxies={"replicas": 0})
-            fleet.until_children(CHILDREN)
-            first.until(lambda: "TwoOperators" in json.dumps(fleet.get("rfleet", "math")["status"]))
-            assert second.passes() == 0
-            assert first.stop() == 0
-            fleet.kubectl("delete", "service", "math")
-            second.until(lambda: fleet.children() == CHILDREN, seconds=INTERVAL + PATIENCE)
-            second.until(lambda: "TwoOperators" not in json.dumps(fleet.get("rfleet", "math")["status"]))
+    def operator(folder: str) -> AbstractContextManager[OperatorProcess]:
+        return running(apiserver, tmp_path / folder, free_port(), namespace, f"--namespace={namespace}")
 
-
-def test_a_new_key_comes_before_the_old_one_goes(fleet: FleetThere) -> None:
-    def keys() -> list[str]:
-        return base64.b64decode(fleet.get("secret", "math-keys")["data"]["admin-keys"]).decode().split()
-
-    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s"})
-    fleet.until_children(CHILDREN)
-    (old,) = keys()
-    fleet.apply(proxies={"replicas": 0}, auth={"overlap": "15s", "rotate": {"id": "2"}}, memory={"interval": "1s"})
-    fleet.operator.until(lambda: len(keys()) == 2)
-    fleet.operator.until(lambda: keys()[-1] == old)
-    fleet.operator.until(lambda: len(keys()) == 1)
-    assert keys() != [old]
+    with operator("first") as first, operator("second") as second:
+        fleet = FleetThere(apiserver, namespace, first)
+        fleet.apply()
+        fleet.until_children(CHILDREN)
+        one, other = (first, second) if first.passes() else (second, first)
+        other.until(lambda: "manages" in other.said())
+        assert other.passes() == 0 and "acts now" not in other.said()
+        assert one.stop() == 0
+        other.until(lambda: "acts now" in other.said())
+        fleet.kubectl("delete", "service", "math")
+        other.until(lambda: fleet.children() == CHILDREN)
+        assert other.stop() == 0
+        assert fleet.get("lease", "rolloutfleet-operator")["spec"]["holderIdentity"] == ""
