@@ -22,6 +22,7 @@ from e2e.installing import (
     Images,
     Operator,
     as_told,
+    build_images,
     load_images,
     of_one_namespace,
     of_the_whole_cluster,
@@ -80,7 +81,7 @@ def docker(record: Record) -> Docker:
 def images(record: Record, docker: Docker) -> Images:
     """The project's images as this working tree makes them, on the cluster."""
     told = os.environ.get(LOADED)
-    return as_told(told) if told else load_images(record, docker)
+    return as_told(told) if told else load_images(record, docker, build_images(docker))
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +98,7 @@ def operator(definition: None, namespace: Kubectl, images: Images) -> Operator:
 
 @pytest.fixture
 def release(cluster: Kubectl, images: Images) -> Iterator[Operator]:
-    """The operator of the whole cluster, not installed yet; for tests that run alone."""
+    """The operator of the whole cluster, not installed yet; for tests beside which no other operator runs."""
     release = of_the_whole_cluster(cluster, images)
     yield release
     remove_everything(cluster, release)

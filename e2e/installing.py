@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -56,9 +57,8 @@ def build_images(docker: Docker) -> dict[str, str]:
     return build(list(RECIPES.values()), builder.Docker(docker.host), base_image=DEBOOTSTRAP)
 
 
-def load_images(record: Record, docker: Docker) -> Images:
-    """Build the images of this working tree, and give them to the cluster."""
-    made = build_images(docker)
+def load_images(record: Record, docker: Docker, made: Mapping[str, str]) -> Images:
+    """Give the cluster what `build_images` made."""
     names = lifecycle.load(record, list(made.values()), docker)
     return Images(**dict(zip(made, names, strict=True)))
 

@@ -45,9 +45,9 @@ def core() -> list[str]:
     return [scenario for scenario, marks in _marks().items() if "pytest.mark.full" not in marks]
 
 
-def runs_alone(scenario: str) -> bool:
-    """True where the scenario wants the cluster to itself: `pytestmark = pytest.mark.alone` at the top of its file."""
-    return "pytest.mark.alone" in _marks()[scenario]
+def is_marked(scenario: str, mark: str) -> bool:
+    """Whether `pytestmark` at the top of its file has that mark."""
+    return f"pytest.mark.{mark}" in _marks()[scenario]
 
 
 @cache

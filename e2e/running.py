@@ -20,17 +20,19 @@ from typing import Final, NoReturn
 from tests.counts import Counts, asked_for, report
 from toolchain.kubernetes import lifecycle, records
 from toolchain.kubernetes.docker import daemon
+from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.failures import ClusterError
 from toolchain.kubernetes.progress import say, step
-from toolchain.kubernetes.records import Record
 from toolchain.kubernetes.settings import ENV_PREFIX, Settings
 
 from e2e import results
-from e2e.installing import LOADED, load_images
+from e2e.installing import LOADED, build_images, load_images
 from e2e.results import Result
 
 ROOT: Final = results.HERE.parent
 REPORTS: Final = ROOT / ".cache" / "e2e"
+WORKERS_FOR_THE_CORE: Final = 1
+"""Nodes for pods: each takes its time to start, and to be given images."""
 FOLDERS: Final = "tmp"
 """In there: the temporary folders of each scenario's tests."""
 EPILOG: Final = """\
@@ -98,17 +100,21 @@ class Run:
                 results.add(found)
         return found
 
-    def scenarios(self, wanted: Sequence[str], *, at_once: int) -> list[Result]:
-        """Run them, the longest first; one of which nothing is known may be the longest."""
-        order = sorted(wanted, key=lambda name: self.known.get(name, math.inf), reverse=True)
+    def lanes(self, lanes: Sequence[Sequence[str]], *, at_once: int) -> list[Result]:
+        """Run scenarios, those of a lane one after the other. Begins with the longest lane."""
+        order = sorted(lanes, key=lambda lane: sum(map(self._seconds, lane)), reverse=True)
         with ThreadPoolExecutor(at_once) as pool:
-            futures = [pool.submit(self.scenario, name) for name in order]
+            futures = [pool.submit(lambda lane: [self.scenario(name) for name in lane], lane) for lane in order]
             try:
                 found = [future.result() for future in futures]
             except BaseException:
                 self.stop()
                 raise
-        return [result for each in found for result in each]
+        return [result for lane in found for each in lane for result in each]
+
+    def _seconds(self, name: str) -> float:
+        """What it took; one of which nothing is known may be the longest."""
+        return self.known.get(name, math.inf)
 
     def stop(self) -> None:
         """Let every pytest end as Ctrl-C lets it: with its fixtures taken down."""
@@ -123,26 +129,37 @@ def run(options: argparse.Namespace) -> int:
         say("every scenario has passed at this commit already")
         return 0
     settings = Settings()
+    if not options.full and "workers" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"workers": WORKERS_FOR_THE_CORE})
     daemon_ran, cluster_ran = daemon.running() is not None, records.read(settings.name) is not None
-    record = lifecycle.up(settings)
     try:
-        _load_images(record)
+        _make_ready(settings)
         found = _run_all(wanted, options)
     finally:
         if not cluster_ran:
-            lifecycle.down(record.name)
+            lifecycle.down(settings.name)
             if not daemon_ran:
                 daemon.stop()
     return _conclude(found, options)
 
 
-def _load_images(record: Record) -> None:
-    """Once for all scenarios."""
-    docker = lifecycle.docker_of(record) if record.made_here else daemon.found()
-    if docker is None:
+def _make_ready(settings: Settings) -> None:
+    """A cluster with the images of this working tree, which are built while its nodes start."""
+    if settings.kubeconfig is None:
+        docker = daemon.ensure(data=settings.docker_data, addresses=settings.docker_range)
+    elif (found := daemon.found()) is not None:
+        docker = found
+    else:
         raise ClusterError(daemon.CAN_T_START)
-    with step("Building the project's images and loading them"):
-        os.environ[LOADED] = load_images(record, docker).told()
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(_built, docker)
+        record = lifecycle.up(settings)
+        os.environ[LOADED] = load_images(record, docker, made.result()).told()
+
+
+def _built(docker: Docker) -> dict[str, str]:
+    with step("Building the project's images"):
+        return build_images(docker)
 
 
 def _wanted(options: argparse.Namespace) -> list[str]:
@@ -164,10 +181,22 @@ def _run_all(wanted: Sequence[str], options: argparse.Namespace) -> list[Result]
         known={result.scenario: result.seconds for result in results.read()},
         kept=options.full,
     )
-    alone = [name for name in wanted if results.runs_alone(name)]
-    beside = [name for name in wanted if name not in alone]
-    say(f"{len(beside)} scenarios, {options.at_once} at once, then {len(alone)} alone")
-    return started.scenarios(beside, at_once=options.at_once) + started.scenarios(alone, at_once=1)
+    say(f"{len(wanted)} scenarios, {options.at_once} at once")
+    return [each for lanes in plan(wanted) for each in started.lanes(lanes, at_once=options.at_once)]
+
+
+def plan(wanted: Sequence[str]) -> list[list[list[str]]]:
+    """Lanes that run side by side, one set of them after the other.
+
+    While the operator of the whole cluster and the definition come and go, only what needs neither runs beside.
+    """
+
+    def marked(mark: str) -> list[str]:
+        return [name for name in wanted if results.is_marked(name, mark)]
+
+    coming_and_going, without, alone = map(marked, ("whole_cluster", "no_operator", "alone"))
+    rest = [name for name in wanted if name not in {*coming_and_going, *without, *alone}]
+    return [[coming_and_going, *([name] for name in without)], [[name] for name in rest], [alone]]
 
 
 def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from e2e import containers
 from e2e.containers import Container, Host
 from e2e.installing import Images
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.no_operator, pytest.mark.timeout(900)]
 
 MEGABYTES = {"proxy": 420, "operator": 420, "gateway": 300, "engine": 330}
 """Unpacked, with a base of 120 MB: what each is now, and a little room."""

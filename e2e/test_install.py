@@ -21,7 +21,7 @@ OF_THE_FLEET: Final = "--selector=rolloutfleet.dev/fleet=demo"
 SLOWEST_END: Final = 200 + 60
 """Seconds from a deletion to the end of all: the longest grace of a pod (the gateway's), and a minute."""
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.whole_cluster, pytest.mark.timeout(1200)]
 
 
 def make_fleet(namespace: Kubectl) -> None:

@@ -6,6 +6,8 @@ from toolchain.kubernetes.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 
+pytestmark = pytest.mark.full
+
 RETRIES_WHERE_THE_POD_GOES = 8
 """`max_retries` of a client that bridges the pod's replacement: docs/capture.md has the waits of an SDK."""
 
@@ -14,12 +16,10 @@ def _restarted(fleet: Fleet, wanted: str) -> bool:
     return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
 
 
-@pytest.mark.full
 def test_a_restart_by_id_reaches_every_process_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Process"}}), "Process")
 
 
-@pytest.mark.full
 def test_a_restart_by_id_reaches_every_container_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Container"}}), "Container")
 

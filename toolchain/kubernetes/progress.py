@@ -12,8 +12,8 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Says `what` before the block, and its seconds after it."""
+    """Says `what` before the block, and its seconds after it, as others may say something meanwhile."""
     say(f"{what} …")
     started = time.monotonic()
     yield
-    say(f"    {time.monotonic() - started:.0f} s")
+    say(f"{what}: {time.monotonic() - started:.0f} s")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from e2e import results
+from e2e import results, running
 from e2e.results import Result
 
 REPORT = """<testsuites><testsuite>
@@ -82,9 +82,17 @@ def test_every_test_of_the_cluster_is_a_scenario_and_of_the_core_unless_it_is_ma
     assert set(of_the_core) <= set(core) and not set(marked) & set(core)
 
 
-def test_scenarios_that_want_the_cluster_to_themselves_are_found_by_their_files_mark() -> None:
-    alone = {each.partition("::")[0] for each in results.scenarios() if results.runs_alone(each)}
-    assert "test_install.py" in alone and "test_life.py" not in alone
+def test_only_what_needs_no_operator_runs_beside_one_of_the_whole_cluster_and_what_is_alone_runs_last() -> None:
+    first, second, third = running.plan(results.scenarios())
+    installed, *beside = [{each.partition("::")[0] for each in lane} for lane in first]
+    assert installed == {"test_install.py"} and {"test_cluster.py", "test_images.py"} == set().union(*beside)
+    assert (
+        all(len(lane) == 1 for lane in second)
+        and ["test_deletion.py::test_its_namespace_ends_with_all_of_it"] in second
+    )
+    [alone] = third
+    assert "test_outages.py::test_a_drained_nodes_proxy_waits_for_its_volume_and_is_back_with_it" in alone
+    assert sorted(name for lane in (*first, *second, *third) for name in lane) == sorted(results.scenarios())
 
 
 def test_every_scenario_there_is_passed_in_the_full_run_that_is_committed() -> None:
