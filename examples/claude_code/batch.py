@@ -26,9 +26,10 @@ def _show(trajectories: list[Trajectory], batch: dict[str, torch.Tensor]) -> Non
     for row, place in enumerate(batch["trajectory_index"].tolist()):
         mask = batch["loss_mask"][row]
         turns = len(batch["turn_ids"][row][mask].unique())
-        tokens, reward = int(batch["attention_mask"][row].sum()), float(batch["rewards"][row])
+        tokens = int(batch["attention_mask"][row].sum())
+        reward = f"{float(batch['rewards'][row]):.2f}" if batch["rewarded"][row] else "-"
         task = trajectories[place].task_id or ""
-        print(f"{task:<14}{row:>4}{reward:>8.2f}{tokens:>9}{int(mask.sum()):>9}{turns:>7}")
+        print(f"{task:<14}{row:>4}{reward:>8}{tokens:>9}{int(mask.sum()):>9}{turns:>7}")
     print()
     for name, tensor in batch.items():
         print(f"{name:<18}{str(tensor.dtype).removeprefix('torch.'):<9}{tuple(tensor.shape)}")

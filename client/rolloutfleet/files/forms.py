@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from math import nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,6 +173,7 @@ class SafetensorsWriter(PartWriter):
         self._tensors = {name: bytearray() for name in TYPES}
         self._ends = [0]
         self._rewards: list[float] = []
+        self._rewarded = bytearray()
         self._turn_rewards: list[float] = []
         self._turn_rewarded = bytearray()
         self._described: list[str] = []
@@ -187,7 +189,8 @@ class SafetensorsWriter(PartWriter):
                 self._tensors[name] += array.data
                 self.written += array.nbytes
             self._ends.append(self._ends[-1] + row.tokens)
-            self._rewards.append(row.reward or 0.0)
+            self._rewards.append(nan if row.reward is None else row.reward)
+            self._rewarded.append(row.reward is not None)
         for turn in trajectory.turns:
             self._turn_rewards.append(turn.reward or 0.0)
             self._turn_rewarded.append(turn.reward is not None)
@@ -198,6 +201,7 @@ class SafetensorsWriter(PartWriter):
     def close(self) -> None:
         tensors = {name: np.frombuffer(self._tensors[name], dtype=kind) for name, kind in TYPES.items()}
         tensors["rewards"] = np.array(self._rewards, dtype=np.float32)
+        tensors["rewarded"] = np.frombuffer(self._rewarded, dtype=np.uint8)
         tensors["turn_rewards"] = np.array(self._turn_rewards, dtype=np.float32)
         tensors["turn_rewarded"] = np.frombuffer(self._turn_rewarded, dtype=np.uint8)
         tensors["cu_seqlens"] = np.array(self._ends, dtype=np.int64)

@@ -6,6 +6,7 @@ that it is of, so that a model's logits at position i belong to `logprobs` at i 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -62,8 +63,9 @@ def to_batch(
 
     [rows, columns]: `input_ids` int64, `attention_mask` int64 and `position_ids` int64 (0 on padding), `loss_mask`
     bool, `logprobs` float32, `versions` int32 and `turn_ids` int32 (-1 where nothing was sampled).
-    [rows]: `rewards` float32, the row's return (0 where none was given), `rewarded` bool, `trajectory_index` int64 into
-    the trajectories given, `group_index` int64, equal within a group and counted as they come.
+    [rows]: `rewards` float32, the row's return (NaN where none was given), `rewarded` uint8, 1 where one was,
+    `trajectory_index` int64 into the trajectories given, `group_index` int64, equal within a group and counted as they
+    come.
 
     Raises ValueError for a row whose tensors don't belong together, TypeError for one whose tensors are references.
     """
@@ -153,8 +155,8 @@ def _column(trajectory: TrajectoryLike, row: RowLike, name: str, column: Column)
 
 def _of_rows(rows: Sequence[_Row]) -> dict[str, torch.Tensor]:
     return {
-        "rewards": torch.tensor([row.reward or 0.0 for row in rows], dtype=torch.float32),
-        "rewarded": torch.tensor([row.reward is not None for row in rows], dtype=torch.bool),
+        "rewards": torch.tensor([nan if row.reward is None else row.reward for row in rows], dtype=torch.float32),
+        "rewarded": torch.tensor([row.reward is not None for row in rows], dtype=torch.uint8),
         "trajectory_index": torch.tensor([row.trajectory for row in rows], dtype=torch.int64),
         "group_index": torch.tensor([row.group for row in rows], dtype=torch.int64),
     }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from math import nan
 from typing import Any, Final
 
 import msgspec
@@ -285,13 +286,18 @@ def _ends(plans: list[Plan]) -> Iterable[int]:
             yield end
 
 
+def _rewards(plans: list[Plan]) -> Iterable[float | None]:
+    return (row.reward for plan in plans for row in plan.rows)
+
+
 def _turn_rewards(plans: list[Plan]) -> Iterable[float | None]:
     return (plan.turns[number].reward for plan in plans for number in plan.kept)
 
 
 _FLAT: Final[Mapping[str, tuple[type[np.generic], Callable[[list[Plan]], Iterable[Any]]]]] = {
     "cu_seqlens": (np.int64, _ends),
-    "rewards": (np.float32, lambda plans: (row.reward for plan in plans for row in plan.rows)),
+    "rewards": (np.float32, lambda plans: (nan if reward is None else reward for reward in _rewards(plans))),
+    "rewarded": (np.uint8, lambda plans: (reward is not None for reward in _rewards(plans))),
     "turn_rewards": (np.float32, lambda plans: (reward or 0.0 for reward in _turn_rewards(plans))),
     "turn_rewarded": (np.uint8, lambda plans: (reward is not None for reward in _turn_rewards(plans))),
 }

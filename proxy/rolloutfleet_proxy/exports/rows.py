@@ -39,8 +39,8 @@ class Row:
     """Its turns that are of this trajectory, in order; in `individual`, the last alone."""
     trained: frozenset[int]
     """Those of `own` whose output is trained here."""
-    reward: float
-    """The row's return."""
+    reward: float | None
+    """The row's return; None where nothing that it adds up was rewarded."""
 
 
 def rows(
@@ -57,7 +57,7 @@ def rows(
     `concat`: a row for each leaf, a kept turn that no kept turn extends, in order of commit. Its reward is the return
     at its first own turn, discounted along the row: G = r + discount * G of the next. A turn that several rows share
     trains in the first. `individual`: a row for each turn, with the return r + discount * mean(G of its children).
-    A turn without a reward adds nothing.
+    A turn without a reward adds nothing, and where no turn has one there is no return.
 
     Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out; what a
     row that ends in such a turn shares with one that ends in a trained turn is trained in the latter. With the
@@ -121,8 +121,10 @@ def _granted(turns: Mapping[int, ExportTurn], kept: Sequence[int]) -> float | No
     return next((reward for reward in given if reward is not None), None)
 
 
-def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float, granted: float | None) -> float:
-    if granted is not None and all(turns[number].reward is None for number in own):
+def _return_along(
+    turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float, granted: float | None
+) -> float | None:
+    if all(turns[number].reward is None for number in own):
         return granted
     total = 0.0
     for number in reversed(own):
@@ -132,7 +134,7 @@ def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount:
 
 def _returns(
     turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float, granted: float | None
-) -> dict[int, float]:
+) -> dict[int, float | None]:
     returns: dict[int, float] = {}
     rewarded: set[int] = set()
     """Those that have a reward, or that a rewarded turn extends."""
@@ -141,6 +143,4 @@ def _returns(
         returns[number] = (turns[number].reward or 0.0) + (discount * sum(behind) / len(behind) if behind else 0.0)
         if turns[number].reward is not None or not rewarded.isdisjoint(children[number]):
             rewarded.add(number)
-    if granted is None:
-        return returns
     return {number: returned if number in rewarded else granted for number, returned in returns.items()}

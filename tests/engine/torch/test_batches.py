@@ -1,5 +1,6 @@
 """Trajectories side by side: nothing lost, nothing moved, padding told from tokens."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +66,10 @@ def rows(trajectories: Sequence[Trajectory]) -> list[tuple[int, str, Row]]:
 
 def check_rows(batch: dict[str, torch.Tensor], trajectories: Sequence[Trajectory]) -> None:
     every = rows(trajectories)
-    assert batch["rewards"].dtype == torch.float32 and batch["rewarded"].dtype == torch.bool
-    assert batch["rewards"].tolist() == [row.reward or 0.0 for _, _, row in every]
+    assert batch["rewards"].dtype == torch.float32 and batch["rewarded"].dtype == torch.uint8
+    returns = torch.tensor([math.nan if row.reward is None else row.reward for _, _, row in every])
+    assert torch.equal(batch["rewards"].nan_to_num(), returns.nan_to_num())
+    assert torch.equal(batch["rewards"].isnan(), returns.isnan())
     assert batch["rewarded"].tolist() == [row.reward is not None for _, _, row in every]
     assert batch["trajectory_index"].tolist() == [at for at, _, _ in every]
     groups = list(dict.fromkeys(each.group_id for each in trajectories))
@@ -126,7 +129,7 @@ def test_types() -> None:
         "versions": "int32",
         "turn_ids": "int32",
         "rewards": "float32",
-        "rewarded": "bool",
+        "rewarded": "uint8",
         "trajectory_index": "int64",
         "group_index": "int64",
     }

@@ -104,7 +104,7 @@ def test_a_reward_of_zero_is_a_reward() -> None:
 
 def test_no_reward_of_a_sub_agent_is_the_sessions() -> None:
     turns = of(turn(1), turn(2, None, 3.0, SUBAGENT))
-    assert [row.reward for row in made("concat", turns=turns, credit="session")] == [0.0, 3.0]
+    assert [row.reward for row in made("concat", turns=turns, credit="session")] == [None, 3.0]
 
 
 @given(data=st.data(), style=st.sampled_from(STYLES))

@@ -116,8 +116,10 @@ def test_every_kept_turn_trains_in_exactly_one_row(
         assert row.own == tuple(number for number in path(turns, row.last) if number in kept) or style == "individual"
     lasts = [row.last for row in made]
     assert lasts == sorted(lasts)
-    if discount == 0.0:
-        assert all(row.reward == (turns[row.own[0]].reward or 0.0) for row in made)
+    for row in made:
+        summed = row.own if style == "concat" else [number for number in kept if row.last in path(turns, number)]
+        assert (row.reward is None) == all(turns[number].reward is None for number in summed)
+        assert discount > 0.0 or row.reward in (None, turns[row.own[0]].reward or 0.0)
 
 
 # Both forms of what a store holds
@@ -231,7 +233,7 @@ def test_individual_rows_hold_the_whole_prompt(store: SyncStore) -> None:
     first, second = as_json(store, leased(store, style="individual", discount=0.5))["trajectories"]
     assert [(row["turn_ids"], row["reward"]) for row in first["rows"]] == [
         (["a"], 0.5 + 0.5 * (0 + 2.0) / 2),
-        (["b"], 0.0),
+        (["b"], None),
         (["c"], 2.0),
     ]
     assert second["rows"][1]["tensors"]["input_ids"] == [1, 2, 10, 11, 3, 12, 13, 14, 5, 16, 6, 7, 17]
@@ -254,8 +256,11 @@ def test_safetensors_hold_the_same(store: SyncStore, style: str) -> None:
     for name, dtype in TENSORS.items():
         assert tensors[name].dtype == dtype
         assert tensors[name].tolist() == [value for part in parts for value in part[name]]
-    assert tensors["rewards"].dtype == np.float32
-    assert tensors["rewards"].tolist() == floats(*(row["reward"] for row in flat))
+    returns = [row["reward"] for row in flat]
+    assert None in returns
+    expected = np.array([np.nan if value is None else value for value in returns], np.float32)
+    assert tensors["rewards"].dtype == np.float32 and np.array_equal(tensors["rewards"], expected, equal_nan=True)
+    assert tensors["rewarded"].tolist() == [value is not None for value in returns]
     assert tensors["turn_rewards"].tolist() == [turn["reward"] or 0.0 for turn in turns]
     assert tensors["turn_rewarded"].tolist() == [turn["reward"] is not None for turn in turns]
     names = [turn["turn_id"] for turn in turns]
