@@ -24,6 +24,7 @@ from rolloutfleet_proxy.services.turns import TurnService
 from rolloutfleet_proxy.sessions.calls import Call, Listener
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
+from rolloutfleet_proxy.telemetry import ignored_fields
 from rolloutfleet_proxy.telemetry.calls import ChatCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
@@ -166,15 +167,15 @@ class Answering(Struct, frozen=True, kw_only=True):
         paths = request.ignored
         if tools_unconstrained and request.calls is not None:
             paths = (*paths, *request.calls.wishes)
-        return ignored_header(self.metrics.fields_ignored.names(paths))
+        return ignored_header(paths)
 
     def _encoder(self, waiter: Waiter) -> Encoder:
         return waiter.dialect.encoder(waiter.request, model=self.settings.current.model, token_bytes=self.token_bytes)
 
 
-def ignored_header(names: Sequence[str]) -> Headers:
+def ignored_header(paths: Sequence[str]) -> Headers:
     """What tells a caller of its fields without effect, if there are any."""
-    return [(IGNORED, ", ".join(names).encode())] if names else []
+    return [(IGNORED, ", ".join(ignored_fields.names(paths)).encode())] if paths else []
 
 
 async def _send_whole(waiter: Waiter, body: bytes, ignored: Headers) -> None:

@@ -78,10 +78,10 @@ class Counting(Struct, frozen=True, kw_only=True):
                 tokens = await self._count(session, asked, request, held)
         finally:
             held.release()
-        self.metrics.fields_ignored.count(request.ignored)
+        self.metrics.ignored(request.ignored)
         counted = asked.dialect.counted(tokens)
         head = [(b"content-type", JSON_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(counted))]
-        return 200, [*head, *ignored_header(self.metrics.fields_ignored.names(request.ignored))], counted
+        return 200, [*head, *ignored_header(request.ignored)], counted
 
     async def _read(self, asked: DialectCall, body: bytes) -> TurnRequest:
         read = asked.dialect.read_to_count

@@ -45,7 +45,8 @@ from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import CallFactory, ChatCall
-from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics, one_of_each
+from rolloutfleet_proxy.telemetry.ignored_fields import one_of_each
+from rolloutfleet_proxy.telemetry.metrics import JOINED, REPLAYED, Metrics
 from rolloutfleet_proxy.telemetry.request_ids import REQUEST_ID
 
 _IDEMPOTENCY_KEY = IDEMPOTENCY_KEY_HEADER.lower()
@@ -125,7 +126,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         request = read.request
         if unusable:
             request = replace(request, ignored=(*request.ignored, *unusable))
-        self.metrics.fields_ignored.count(request.ignored)
+        self.metrics.ignored(request.ignored)
         told.read(session.name, request)
         attempt = _attempt(asked, read, lineage)
         alike = (session.name, attempt.digest)

@@ -106,7 +106,7 @@ class Generator(Struct, frozen=True, kw_only=True):
         if self.settings.current.compatibility.requests == "strict":
             raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
         job.call.tools_unconstrained = True
-        self.metrics.fields_ignored.count(calls.wishes)
+        self.metrics.ignored(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
         return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"))
 

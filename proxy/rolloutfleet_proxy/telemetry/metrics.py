@@ -5,11 +5,9 @@ at a scrape. An attribute is the metric's name without `rolloutfleet_`. Labels a
 nothing that a caller chose. The durable counters are the ledger's.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,6 +20,7 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
+from rolloutfleet_proxy.telemetry import ignored_fields
 from rolloutfleet_proxy.telemetry.phases import STEPS
 from rolloutfleet_proxy.telemetry.software import versions
 
@@ -62,8 +61,8 @@ class Metrics:
             "rolloutfleet_requests", "Requests other than chat calls", ["method", "route", "status"]
         )
         self.refused = counter("rolloutfleet_refused", "Error responses, by code or reason", ["reason"])
-        self.fields_ignored = IgnoredFields(
-            counter("rolloutfleet_fields_ignored", "Chat calls with a field that has no effect", ["field"])
+        self.fields_ignored = counter(
+            "rolloutfleet_fields_ignored", "Chat calls with a field that has no effect", ["field"]
         )
         self.image_placeholders = counter(
             "rolloutfleet_image_placeholders", "Images that a text stood for in prompts of committed turns"
@@ -153,6 +152,11 @@ class Metrics:
         finally:
             self.in_flight -= 1
 
+    def ignored(self, paths: Sequence[str]) -> None:
+        """Count a request by what it asks for without effect."""
+        for label in ignored_fields.labels(paths):
+            self.fields_ignored.labels(label).inc()
+
     def call_ended(self, outcome: str, seconds: float) -> None:
         """Count a chat call that is over."""
         self.calls.labels(outcome).inc()
@@ -182,45 +186,3 @@ def total(counter: Counter) -> int:
 def _samples(counter: Counter) -> Iterator[Sample]:
     for family in counter.collect():
         yield from family.samples
-
-
-OTHER: Final = "other"
-"""For a name that is not plain, and for those beyond `MOST_NAMES`."""
-MOST_NAMES: Final = 64
-
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_INDEX = re.compile(r"\[\d+\]")
-
-
-class IgnoredFields:
-    """Counts requests by the fields that were ignored in them, at most `MOST_NAMES` by name."""
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._own: set[str] = set()
-        """Names that are counted as themselves."""
-
-    def count(self, paths: Sequence[str]) -> None:
-        """Count a request once for each name; a new one gets its own where there is room for it."""
-        for name in map(_plain, paths):
-            if name != OTHER and len(self._own) < MOST_NAMES:
-                self._own.add(name)
-        for name in self.names(paths):
-            self._counter.labels(name).inc()
-
-    def names(self, paths: Sequence[str]) -> list[str]:
-        """Those of counted fields, each once: `messages[3].content[0].x` is `messages.content.x`."""
-        return list(dict.fromkeys(name if name in self._own else OTHER for name in map(_plain, paths)))
-
-
-def one_of_each(paths: Sequence[str]) -> tuple[str, ...]:
-    """The first path of each name, as far as it has one: of a request of many parts it may have a million."""
-    firsts: dict[str, str] = {}
-    for path in paths:
-        firsts.setdefault(_plain(path), path)
-    return tuple(firsts.values())
-
-
-def _plain(path: str) -> str:
-    name = _INDEX.sub("", path)
-    return name if _PLAIN.fullmatch(name) else OTHER
