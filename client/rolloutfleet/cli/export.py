@@ -66,8 +66,8 @@ def export(
         ),
     ] = None,
     credit: Annotated[
-        Credit, typer.Option("--credit", help="Whose reward rows without one get: nobody's, or the session's.")
-    ] = "branch",
+        Credit, typer.Option("--credit", help="Whose reward rows without one get: the session's, or nobody's.")
+    ] = "session",
     lease_seconds: Annotated[
         float | None,
         typer.Option(

@@ -75,6 +75,8 @@ class DumpedSession(DumpPart):
     """Closed in all: the number of its newest trajectory."""
     sampling: Json | None = None
     """Its `defaults` and `overrides` of sampling parameters."""
+    episode_turns: list[Number] | None = None
+    """Numbers of turns whose reward is the whole episode's; None in files of earlier versions."""
 
 
 class DumpedTrajectory(DumpPart):

@@ -329,7 +329,7 @@ class AsyncFleet(FleetBase):
         style: wire.ExportStyle = "concat",
         discount: float = 1.0,
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
-        credit: wire.Credit = "branch",
+        credit: wire.Credit = "session",
         as_: Literal["tensors", "shards"] = "tensors",
         lease_seconds: float = 600.0,
         page: int = 16,
@@ -343,8 +343,8 @@ class AsyncFleet(FleetBase):
         With `count` it waits until so many have come, and finishes the group that it is at; with `wait=False` too it
         ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
         waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
-        all exportable. `lineages={"subagent": "context"}` trains no turn of that kind; with `credit="session"` rows
-        without a reward get that of the session's main loop. `page` trajectories are leased at once, and `prefetch`
+        all exportable. `lineages={"subagent": "context"}` trains no turn of that kind. Rows without a reward of
+        their own get the session's, unless `credit="branch"`. `page` trajectories are leased at once, and `prefetch`
         pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
@@ -426,7 +426,7 @@ class AsyncFleet(FleetBase):
         style: wire.ExportStyle = "concat",
         discount: float = 1.0,
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
-        credit: wire.Credit = "branch",
+        credit: wire.Credit = "session",
         lease_seconds: float = 600.0,
         form: Format = "json",
     ) -> ExportFile:

@@ -31,8 +31,8 @@ class AskExport(Request):
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
     lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """What turns of each kind are for; `train` where a kind is not named."""
-    credit: Annotated[Credit, Field(exclude_if=lambda value: value == "branch")] = "branch"
-    """Which reward rows get that have none of their own: none, or that of the session's main loop."""
+    credit: Credit = "session"
+    """What rows get that have no reward of their own: that of the session, given without naming a turn, or none."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 

@@ -21,7 +21,7 @@ from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import shown_facts
-from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, rows
+from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, return_of, rows
 from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
     LeasedTrajectory,
@@ -68,6 +68,10 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
     """Raises ExportGone."""
     found = load_trajectory(connection, member)
     turns = _covered(found.turns, found.kept)
+    granted = None
+    if asked.credit == "session" and (episode := found.episode) is not None:
+        its = episode.number
+        granted = return_of(found.turns, episode.kept, its, style=asked.style, discount=asked.discount)
     return Plan(
         trajectory=found,
         style=asked.style,
@@ -79,7 +83,7 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
             style=asked.style,
             discount=asked.discount,
             context=asked.context,
-            credit=asked.credit,
+            granted=granted,
         ),
         first_index=first_index,
     )

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rolloutfleet.wire import Credit, ExportStyle, LineageKind
-from rolloutfleet_proxy.domain.lineage import MAIN
+from rolloutfleet.wire import ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 
 TENSORS: Final[Mapping[str, type[np.generic]]] = {
@@ -50,7 +49,7 @@ def rows(
     style: ExportStyle,
     discount: float,
     context: Collection[LineageKind] = (),
-    credit: Credit = "branch",
+    granted: float | None = None,
 ) -> list[Row]:
     """The rows of a trajectory whose kept turns are `kept`; `turns` holds them and all they extend.
 
@@ -60,13 +59,11 @@ def rows(
     A turn without a reward adds nothing, and where no turn has one there is no return.
 
     Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out; what a
-    row that ends in such a turn shares with one that ends in a trained turn is trained in the latter. With the
-    credit of the `session`, a row none of whose turns has a reward gets that of the main loop's last rewarded turn, as
-    it was given. In `individual` a row's turns are its own and all that extend it.
+    row that ends in such a turn shares with one that ends in a trained turn is trained in the latter. A row that has no
+    return gets the one that is `granted`, if any is.
     """
     kept = sorted(kept)
     trainable = {number for number in kept if turns[number].lineage.kind not in context}
-    granted = _granted(turns, kept) if credit == "session" else None
     children: dict[int, list[int]] = {number: [] for number in kept}
     for number in kept:
         parent = turns[number].parent
@@ -86,6 +83,14 @@ def rows(
         if trained:
             made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount, granted)))
     return sorted(made, key=attrgetter("last"))
+
+
+def return_of(
+    turns: Mapping[int, ExportTurn], kept: Sequence[int], number: int, *, style: ExportStyle, discount: float
+) -> float | None:
+    """The return of the row that trains a rewarded turn, of the trajectory whose kept turns are `kept`."""
+    made = rows(turns, kept, style=style, discount=discount)
+    return next(row.reward for row in made if number in row.trained)
 
 
 def path(turns: Mapping[int, ExportTurn], last: int) -> list[int]:
@@ -113,12 +118,6 @@ def of_trained(
         turn = turns[number]
         tensor[turn.prompt_tokens : turn.tokens] = values[number]
     return tensor
-
-
-def _granted(turns: Mapping[int, ExportTurn], kept: Sequence[int]) -> float | None:
-    """The reward of the main loop's last rewarded turn of the trajectory."""
-    given = (turns[number].reward for number in reversed(kept) if turns[number].lineage.kind == MAIN.kind)
-    return next((reward for reward in given if reward is not None), None)
 
 
 def _return_along(

@@ -8,6 +8,7 @@ from rolloutfleet.dumps import DumpedSession
 from rolloutfleet_proxy.store.transaction import Source, named_row
 
 _decode = msgspec.json.Decoder().decode
+_JSON = ("metadata", "limits", "agent_may", "sampling", "episode_turns")
 
 
 def load_session(source: Source, session: int) -> DumpedSession:
@@ -15,12 +16,13 @@ def load_session(source: Source, session: int) -> DumpedSession:
     row = named_row(
         source,
         "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
-        " created_at, sampling, turns, tokens, trajectories, id AS place FROM sessions WHERE id = ?",
+        " created_at, sampling, turns, tokens, trajectories, ifnull(episode_turns, '[]') AS episode_turns, id AS place"
+        " FROM sessions WHERE id = ?",
         (session,),
     )
     if row is None:
         raise LookupError("the session is gone")
-    return DumpedSession(**row | {name: _json(row[name]) for name in ("metadata", "limits", "agent_may", "sampling")})
+    return DumpedSession(**row | {name: _json(row[name]) for name in _JSON})
 
 
 def _json(text: bytes | str | None) -> Any:

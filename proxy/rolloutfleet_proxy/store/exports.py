@@ -7,7 +7,7 @@ meanwhile.
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,25 +45,47 @@ class LeasedTrajectory:
     """Those of its session up to its own newest."""
     kept: list[int]
     """Numbers of its own turns in order of commit, orphans left out."""
+    episode: "Episode | None"
+    """What its rows without a reward get theirs from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """The newest turn, up to a trajectory's end, that was rewarded for the whole episode."""
+
+    number: int
+    kept: list[int]
+    """Numbers of the turns of its own trajectory."""
 
 
 def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTrajectory:
     """Raises ExportGone."""
     found = named_row(
         connection,
-        "SELECT group_name AS group_id, task_id, metadata, marked FROM sessions JOIN trajectories ON session = id"
+        "SELECT group_name AS group_id, task_id, metadata, marked, episode_turns"
+        " FROM sessions JOIN trajectories ON session = id"
         " WHERE id = ? AND number = ?",
         (member.session, member.number),
     )
     if found is None:
         raise ExportGone(member.trajectory_id)
-    turns, kept = _load_turns(connection, member)
+    turns, live = _load_turns(connection, member)
+    kept, episodes = live[member.number], json.loads(found.pop("episode_turns") or "[]")
     (oldest,) = connection.execute(
         "SELECT min(version.value ->> 0) FROM turns, json_each(CAST(versions AS TEXT)) AS version"
         " WHERE session = ? AND number IN (SELECT value FROM json_each(?)) AND version.value ->> 1 > 0",
         (member.session, json.dumps(kept)),
     ).fetchone()
-    return LeasedTrajectory(member=member, **found, oldest_version=oldest, turns=turns, kept=kept)
+    return LeasedTrajectory(
+        member=member, **found, oldest_version=oldest, turns=turns, kept=kept, episode=_episode(turns, live, episodes)
+    )
+
+
+def _episode(turns: Mapping[int, ExportTurn], live: Mapping[int, list[int]], episodes: Sequence[int]) -> Episode | None:
+    """`live` are the turns of each trajectory; of an imported session some may be elsewhere."""
+    there = {number: of_it for of_it in live.values() for number in of_it if turns[number].reward is not None}
+    number = max(there.keys() & set(episodes), default=None)
+    return None if number is None else Episode(number, there[number])
 
 
 def load_messages(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, bytes]:
@@ -92,7 +114,8 @@ def load_versions(connection: sqlite3.Connection, member: Member, numbers: Itera
     return {number: by_token(spans) for number, spans in _columns(connection, member, numbers, "versions")}
 
 
-def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[int, ExportTurn], list[int]]:
+def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[int, ExportTurn], dict[int, list[int]]]:
+    """Turns up to the trajectory's newest, and the numbers of those that are live, by trajectory."""
     found = named_rows(
         connection,
         "SELECT number, name, parent, prompt_tokens, length(output_ids) / 4 AS output_tokens, reward, finish_reason,"
@@ -102,7 +125,7 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
         (member.session, member.session, member.number),
     )
     turns: dict[int, ExportTurn] = {}
-    kept = []
+    live: dict[int, list[int]] = {member.number: []}
     for row in found:
         mixed_cache, matching, extras = row.pop("mixed_cache"), row.pop("matching"), row.pop("extras")
         trajectory, state = row.pop("trajectory"), row.pop("state")
@@ -115,9 +138,9 @@ def _load_turns(connection: sqlite3.Connection, member: Member) -> tuple[dict[in
             extras=Extras.decode(extras),
         )
         turns[turn.number] = turn
-        if trajectory == member.number and state == LIVE:
-            kept.append(turn.number)
-    return turns, kept
+        if trajectory is not None and state == LIVE:
+            live.setdefault(trajectory, []).append(turn.number)
+    return turns, live
 
 
 def _columns(

@@ -21,7 +21,7 @@ from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store import annotations, recoveries, summaries
+from rolloutfleet_proxy.store import annotations, recoveries, rewards, summaries
 from rolloutfleet_proxy.store.sessions import insert
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -112,6 +112,7 @@ def begin(transaction: Transaction, head: DumpHead, digest: str) -> Staged:
     number = _number(head)
     session = _session(transaction, head.session, trajectories=number)
     closed = head.trajectory
+    rewards.add_episode_turns(transaction, session, _episode_turns(head))
     transaction.execute(
         "INSERT OR REPLACE INTO trajectories (session, number, closed_by, reward_turn, turns, state, frozen, marked,"
         " closed_at) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
@@ -218,6 +219,13 @@ def _arrive(transaction: Transaction, staged: Staged) -> ImportedDump:
 
 def _name(head: DumpHead) -> DumpName:
     return DumpName(head.session.session_id, None if head.trajectory is None else head.trajectory.number)
+
+
+def _episode_turns(head: DumpHead) -> list[int]:
+    """Of an earlier version's dump, the turn whose reward closed the trajectory, if one did."""
+    if head.session.episode_turns is not None:
+        return head.session.episode_turns
+    return [] if head.trajectory is None or head.trajectory.reward_turn is None else [head.trajectory.reward_turn]
 
 
 def _number(head: DumpHead) -> int:

@@ -1,5 +1,7 @@
 """A reward for a turn, and the trajectory that it closes."""
 
+import json
+from collections.abc import Iterable
 from typing import Final
 
 from rolloutfleet.wire import GiveReward, Rewarded
@@ -18,20 +20,29 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
     """Give a turn its reward: the one named, else the newest of the main loop; where that has none, the newest of all.
     Where `asked.closes`, all open turns become a trajectory; a call in flight goes on into the next one.
 
+    Given without naming a turn, it is the episode's: rows of this trajectory and of later ones that have none of their
+    own get its return (`exports.rows`). One that names the turn makes it the turn's alone.
+
     A reward again replaces the first, until the trajectory's first lease freezes it; the same value again always
-    answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
-    RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
+    answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet,
+    TurnNotFound, RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
     """
     name, _, newest = load_undeleted(
         transaction, session, gone_message="The session is gone: nothing of it is left to be rewarded."
     )
     number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
+    episodes = _episode_turns(transaction, session)
+    is_episodes, was = asked.turn_id is None, number in episodes
+    why = _why_frozen(transaction, session, trajectory)
     if before != asked.reward:
-        _refuse_frozen(transaction, session, trajectory, turn_id)
+        if why is not None:
+            raise RewardFrozen(f"Turn {turn_id} can't be rewarded now: its trajectory was {why}.")
         transaction.execute(
             "UPDATE turns SET reward = ? WHERE session = ? AND number = ?", (asked.reward, session, number)
         )
         add_reward(transaction, session, number, first=before is None)
+    if is_episodes != was and why is None:
+        _set_episode_turns(transaction, session, episodes ^ {number})
     touch(transaction, session)
     if asked.closes:
         closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)
@@ -72,10 +83,29 @@ def _last_of_main(transaction: Transaction, session: int, newest: int) -> int:
     return newest if found is None else int(found[0])
 
 
-def _refuse_frozen(transaction: Transaction, session: int, trajectory: int | None, turn_id: str) -> None:
+def _episode_turns(transaction: Transaction, session: int) -> set[int]:
+    found = transaction.value("SELECT episode_turns FROM sessions WHERE id = ?", (session,))
+    return set() if found is None else set(json.loads(found))
+
+
+def add_episode_turns(transaction: Transaction, session: int, numbers: Iterable[int]) -> None:
+    """Note rewards of turns as the whole episode's."""
+    _set_episode_turns(transaction, session, _episode_turns(transaction, session).union(numbers))
+
+
+def _set_episode_turns(transaction: Transaction, session: int, numbers: Iterable[int]) -> None:
+    text = json.dumps(sorted(numbers))
+    transaction.execute("UPDATE sessions SET episode_turns = ? WHERE id = ?", (text, session))
+
+
+def _why_frozen(transaction: Transaction, session: int, trajectory: int | None) -> str | None:
+    """What was done to the trajectory, so that its rewards stay as they are; None where they may change.
+
+    Later ones, whose rows may have the return of an episode's reward, are never leased without it.
+    """
     row = transaction.row(
         "SELECT frozen, state FROM trajectories WHERE session = ? AND number = ?", (session, trajectory)
     )
-    if row is not None and (row[0] or row[1] == DISCARDED):
-        why = "discarded" if row[1] == DISCARDED else "leased to a trainer, which freezes its rewards"
-        raise RewardFrozen(f"Turn {turn_id} can't be rewarded now: its trajectory was {why}.")
+    if row is None or not (row[0] or row[1] == DISCARDED):
+        return None
+    return "discarded" if row[1] == DISCARDED else "leased to a trainer, which freezes its rewards"

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 8
+LATEST = 9
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -260,6 +260,17 @@ CREATE TABLE keeping (
 ) STRICT;
 """
 
+_V9 = """
+-- JSON: numbers of turns whose reward was given without naming a turn, which is the whole episode's; null: none was.
+-- A reward that an earlier version kept counts as such where it closed a trajectory; its leases are answered as before.
+ALTER TABLE sessions ADD COLUMN episode_turns TEXT;
+UPDATE sessions SET episode_turns = (
+    SELECT nullif(json_group_array(reward_turn), '[]') FROM trajectories
+    WHERE session = sessions.id AND reward_turn IS NOT NULL
+);
+UPDATE leases SET request = json_set(request, '$.credit', 'branch') WHERE request ->> '$.credit' IS NULL;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -279,7 +290,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

@@ -340,6 +340,22 @@ FAULTS = [
         ("test_lineages_and_credit.py",),
     ),
     Fault(
+        "a-sub-agent-gets-nothing-of-what-its-session-got",
+        Promise.LINEAGE,
+        PROXY,
+        'asked.credit == "session" and',
+        "False and",
+        ("exports/test_episodes.py",),
+    ),
+    Fault(
+        "what-nobody-rewarded-was-worth-nothing",
+        Promise.LINEAGE,
+        PROXY,
+        "{number: returned if number in rewarded else granted for",
+        "{number: returned for",
+        ("exports/test_rows_and_forms.py",),
+    ),
+    Fault(
         "a-codex-compaction-is-the-main-loops",
         Promise.LINEAGE,
         PROXY,

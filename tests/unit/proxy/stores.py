@@ -111,6 +111,7 @@ _UNDONE: Final = {
         )
     ),
     8: "DROP TABLE keeping;",
+    9: "ALTER TABLE sessions DROP COLUMN episode_turns; UPDATE leases SET request = json_remove(request, '$.credit');",
 }
 
 

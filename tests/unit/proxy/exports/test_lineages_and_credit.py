@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet.wire import AskExport, Credit, ExportStyle, LineageKind
+from rolloutfleet.wire import AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
-from rolloutfleet_proxy.exports.rows import Row, rows
+from rolloutfleet_proxy.exports.rows import Row, return_of, rows
 
 STYLES: tuple[ExportStyle, ...] = ("concat", "individual")
 NAMES: tuple[LineageKind, ...] = ("main", "subagent", "compaction")
@@ -53,10 +53,10 @@ def made(
     *,
     turns: Mapping[int, ExportTurn] = RUN,
     context: frozenset[LineageKind] = frozenset(),
-    credit: Credit = "branch",
+    granted: float | None = None,
     discount: float = 0.5,
 ) -> list[Row]:
-    return rows(turns, list(turns), style=style, discount=discount, context=context, credit=credit)
+    return rows(turns, list(turns), style=style, discount=discount, context=context, granted=granted)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -86,25 +86,23 @@ def test_what_a_fork_of_context_shares_is_trained_with_what_the_main_loop_came_t
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_rows_without_a_reward_get_the_main_loops_last_one_as_it_was_given(style: ExportStyle) -> None:
-    by_branch = {row.last: row.reward for row in made(style)}
-    by_session = {row.last: row.reward for row in made(style, credit="session")}
-    assert {last for last in by_branch if by_branch[last] != by_session[last]} == {3, 5, 7} | (
-        {2} if style == "individual" else set()
-    )
-    assert all(by_session[last] == 1.0 for last in (3, 5, 7))
+def test_what_is_granted_goes_to_rows_without_a_return_alone(style: ExportStyle) -> None:
+    plain = {row.last: row.reward for row in made(style)}
+    with_it = {row.last: row.reward for row in made(style, granted=7.0)}
+    without = {3, 5, 7} | ({2} if style == "individual" else set())
+    assert {last for last in plain if plain[last] is None} == without
+    assert with_it == plain | dict.fromkeys(without, 7.0)
+
+
+@pytest.mark.parametrize(("style", "expected"), [("concat", 0.25 + 0.5 * 1.0), ("individual", 1.0)])
+def test_the_return_of_a_turn_is_that_of_the_row_that_trains_it(style: ExportStyle, expected: float) -> None:
+    turns = of(turn(1, None, 0.25), turn(2, 1, 1.0), turn(3, None, 3.0, SUBAGENT))
+    assert return_of(turns, [1, 2, 3], 2, style=style, discount=0.5) == expected
 
 
 def test_a_reward_of_zero_is_a_reward() -> None:
     turns = of(turn(1, None, 1.0), turn(2, None, 0.0, SUBAGENT))
-    assert [row.reward for row in made("concat", turns=turns, credit="session")] == [1.0, 0.0]
-    last = of(turn(1, None, 1.0), turn(2, 1, 0.0), turn(3, None, None, SUBAGENT))
-    assert made("concat", turns=last, credit="session")[-1].reward == 0.0
-
-
-def test_no_reward_of_a_sub_agent_is_the_sessions() -> None:
-    turns = of(turn(1), turn(2, None, 3.0, SUBAGENT))
-    assert [row.reward for row in made("concat", turns=turns, credit="session")] == [None, 3.0]
+    assert [row.reward for row in made("concat", turns=turns, granted=1.0)] == [1.0, 0.0]
 
 
 @given(data=st.data(), style=st.sampled_from(STYLES))
@@ -132,6 +130,6 @@ def test_by_default_all_are_trained_as_if_there_were_one_lineage() -> None:
 
 def test_what_is_not_asked_for_is_not_said() -> None:
     """A proxy of an earlier version refuses fields that it doesn't know."""
-    assert not {"lineages", "credit"} & AskExport().model_dump(by_alias=True).keys()
-    asked = AskExport(lineages={"subagent": "context"}, credit="session")
+    assert "lineages" not in AskExport().model_dump(by_alias=True)
+    asked = AskExport(lineages={"subagent": "context"}, credit="branch")
     assert AskExport.model_validate_json(asked.model_dump_json(by_alias=True)) == asked

@@ -230,7 +230,8 @@ def test_json_has_exactly_what_was_sampled(store: SyncStore) -> None:
 
 def test_individual_rows_hold_the_whole_prompt(store: SyncStore) -> None:
     branched_session(store)
-    first, second = as_json(store, leased(store, style="individual", discount=0.5))["trajectories"]
+    granted = leased(store, style="individual", discount=0.5, credit="branch")
+    first, second = as_json(store, granted)["trajectories"]
     assert [(row["turn_ids"], row["reward"]) for row in first["rows"]] == [
         (["a"], 0.5 + 0.5 * (0 + 2.0) / 2),
         (["b"], None),
@@ -244,7 +245,7 @@ def test_individual_rows_hold_the_whole_prompt(store: SyncStore) -> None:
 def test_safetensors_hold_the_same(store: SyncStore, style: str) -> None:
     branched_session(store)
     branched_session(store)
-    granted = leased(store, style=style, discount=0.9)
+    granted = leased(store, style=style, discount=0.9, credit="branch")
     export = as_json(store, granted)
     described, tensors = as_safetensors(store, granted)
     flat = [row for trajectory in export["trajectories"] for row in trajectory["rows"]]
