@@ -3,9 +3,11 @@
 import os
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.store import database, schema
 
@@ -34,3 +36,11 @@ def quick_stores() -> Iterator[None]:
         patched.setattr(os, "fsync", lambda descriptor: None)
         yield
     template.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SyncStore]:
+    """A store of the test's own."""
+    opened = SyncStore(tmp_path)
+    yield opened
+    opened.close()

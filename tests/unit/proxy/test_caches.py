@@ -6,7 +6,6 @@ import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,13 +64,6 @@ def allocated() -> Iterator[Callable[[], int]]:
 
 def is_honest(said: int, held: int) -> bool:
     return held / FACTOR <= said <= held * FACTOR
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    opened = SyncStore(tmp_path)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Where a request parts from the turns that it might have continued."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,13 +81,6 @@ def test_a_branch_holds_answers_that_its_parent_does_not_cover() -> None:
     assert not starts_branch([*SAID, NEXT], 6)
     assert starts_branch([*SAID, NEXT], 3)
     assert starts_branch([NEXT], 0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def reason(store: SyncStore, session: int, request: Asked) -> BranchReason | None:

@@ -1,8 +1,6 @@
 """Digests that other rules made are made anew from what is stored, and are then those of a request made today."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,13 +44,6 @@ def commit_four(store: SyncStore, session: int, *, matching: Matching) -> None:
     commit(store, session, SECOND, start=2, parent=1, matching=matching)
     commit(store, session, OTHER, start=2, parent=1, matching=matching, delivered=False)
     commit(store, session, THIRD, start=5, parent=2, matching=matching)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 @pytest.mark.parametrize("rules", [PLAIN_RULES, NAMES], ids=["plain", "names"])

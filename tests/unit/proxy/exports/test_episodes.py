@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,6 @@ from rolloutfleet_proxy.store.leases import release
 from rolloutfleet_proxy.store.trajectories import close_session
 
 SUBAGENT = Lineage("helper", "subagent")
-Rewards = dict[str, list[tuple[list[str], float | None]]]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def run_of_an_agent(store: SyncStore, **asked: Any) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,13 +123,6 @@ def test_every_kept_turn_trains_in_exactly_one_row(
 
 
 # Both forms of what a store holds
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def branched_session(store: SyncStore) -> tuple[int, str]:

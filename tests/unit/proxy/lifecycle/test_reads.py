@@ -1,8 +1,6 @@
 """Rows of a store as dumps: everything that training needs of a trajectory is in its file."""
 
 import io
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.unit.proxy.lifecycle.written import dumped
@@ -12,13 +10,6 @@ from rolloutfleet.dumps import decode, verify
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.store.trajectories import close_turns
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def test_a_dump_holds_its_turns_and_what_they_extend(store: SyncStore) -> None:

@@ -1,11 +1,8 @@
 """What a page of a conversation shows of a turn's tokens is what the turn has, wherever the page begins and ends."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.store.annotations import Annotations, Series, annotate
@@ -17,13 +14,6 @@ LOGPROBS = [-0.5, -1.0, -1.5, -2.0]
 VERSIONS = [(3, 1), (4, 2), (6, 1)]
 VERSION_OF_EACH = [3, 4, 4, 6]
 ADVANTAGES = [0.25, 0.5, 0.75, 1.0]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def test_each_piece_of_a_turn_has_what_belongs_to_its_own_tokens(store: SyncStore) -> None:

@@ -1,8 +1,5 @@
 """Answers to calls with an Idempotency-Key."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from tests.unit.proxy.stores import SyncStore
 
@@ -13,13 +10,6 @@ from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store import idempotency
 from rolloutfleet_proxy.store.idempotency import once, recall, remember
 from rolloutfleet_proxy.store.transaction import Transaction
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def call(key: str = "k", *, scope: str = "reward s1", body: bytes = b"{}") -> KeyedCall:

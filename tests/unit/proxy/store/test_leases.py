@@ -1,7 +1,6 @@
 """Leases: what is leased, to whom, until when, and what an acknowledgement counts."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +15,6 @@ from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, expire, grant, release, renew
 from rolloutfleet_proxy.store.trajectories import close_session, close_turns, delete_session
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def ask(store: SyncStore, *, key: str | None = None, **asked: Any) -> Grant:

@@ -1,7 +1,5 @@
 """A list has the sessions that fulfil what is asked, up to the bounds and not beyond them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +9,6 @@ from rolloutfleet.wire import ChosenSessions, GiveReward
 from rolloutfleet_proxy.store.listing import Listing, list_sessions
 from rolloutfleet_proxy.store.rewards import give_reward
 from rolloutfleet_proxy.store.trajectories import close_session
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 @pytest.fixture

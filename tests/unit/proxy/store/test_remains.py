@@ -1,8 +1,6 @@
 """A session of any length goes at once for everybody who looks, and from the store a piece at a time."""
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,6 @@ from rolloutfleet_proxy.store.weights import at_stake
 TURNS = 3 * TURNS_AT_ONCE
 MOST_LOGGED = (3 * TURNS_AT_ONCE + 50) * (PAGE + 24)
 """Bytes of log that freeing writes at once."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def talk(store: SyncStore, sessions: list[int], *, turns: int = TURNS, tokens: int = 400) -> None:

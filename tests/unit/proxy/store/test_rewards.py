@@ -1,7 +1,5 @@
 """Rewards: which turn, which trajectory, and until when they change."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,6 @@ from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.rewards import give_reward
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session, move_trajectory
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """What a session's row says of its turns is what they say, whatever the order of commits and rewards."""
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.proxy.stores import SyncStore
@@ -30,13 +28,6 @@ REWARD = st.tuples(st.just("reward"), st.integers(1, 9), st.sampled_from([-1.0, 
 ROOT = ("commit", 0, [(3, 1)], False)
 CHILD = ("commit", 1, [(3, 2)], False)
 SIBLING = ("commit", 2, [(4, 1)], True)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 def do(store: SyncStore, session: int, step: Any) -> None:

@@ -1,7 +1,5 @@
 """Closing and deleting: which turns become a trajectory, what is discarded, and when rows are freed."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,13 +22,6 @@ from rolloutfleet_proxy.store.trajectories import (
     move_trajectory,
     settle,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SyncStore]:
-    store = SyncStore(tmp_path)
-    yield store
-    store.close()
 
 
 class Ended(NamedTuple):
