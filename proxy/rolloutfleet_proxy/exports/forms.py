@@ -21,7 +21,7 @@ from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import shown_facts
-from rolloutfleet_proxy.exports.rows import TENSORS, Row, input_ids, of_trained, path, return_of, rows
+from rolloutfleet_proxy.exports.rows import TENSORS, Row, credited, input_ids, of_trained, path, return_of, rows
 from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
     LeasedTrajectory,
@@ -68,23 +68,16 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
     """Raises ExportGone."""
     found = load_trajectory(connection, member)
     turns = _covered(found.turns, found.kept)
-    granted = None
+    style, discount = asked.style, asked.discount
+    made = rows(turns, found.kept, style=style, discount=discount, context=asked.context)
     if asked.credit == "session" and (episode := found.episode) is not None:
-        its = episode.number
-        granted = return_of(found.turns, episode.kept, its, style=asked.style, discount=asked.discount)
+        made = credited(made, return_of(found.turns, episode.kept, episode.number, style=style, discount=discount))
     return Plan(
         trajectory=found,
-        style=asked.style,
+        style=style,
         context=asked.context,
         turns=turns,
-        rows=rows(
-            turns,
-            found.kept,
-            style=asked.style,
-            discount=asked.discount,
-            context=asked.context,
-            granted=granted,
-        ),
+        rows=made,
         first_index=first_index,
     )
 

@@ -6,8 +6,8 @@ engine sampled for another trajectory, or for a turn that an earlier row trains,
 log-probabilities, versions or turn indices counts each sampled token once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -49,7 +49,6 @@ def rows(
     style: ExportStyle,
     discount: float,
     context: Collection[LineageKind] = (),
-    granted: float | None = None,
 ) -> list[Row]:
     """The rows of a trajectory whose kept turns are `kept`; `turns` holds them and all they extend.
 
@@ -59,8 +58,7 @@ def rows(
     A turn without a reward adds nothing, and where no turn has one there is no return.
 
     Turns of lineages of the kinds in `context` are trained in no row, and a row that trains none is left out; what a
-    row that ends in such a turn shares with one that ends in a trained turn is trained in the latter. A row that has no
-    return gets the one that is `granted`, if any is.
+    row that ends in such a turn shares with one that ends in a trained turn is trained in the latter.
     """
     kept = sorted(kept)
     trainable = {number for number in kept if turns[number].lineage.kind not in context}
@@ -70,7 +68,7 @@ def rows(
         if parent in children:
             children[parent].append(number)
     if style == "individual":
-        returns = _returns(turns, children, discount, granted)
+        returns = _returns(turns, children, discount)
         return [Row(number, (number,), frozenset((number,)), returns[number]) for number in kept if number in trainable]
     made = []
     untrained = set(trainable)
@@ -81,7 +79,7 @@ def rows(
         trained = untrained.intersection(own)
         untrained -= trained
         if trained:
-            made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount, granted)))
+            made.append(Row(leaf, own, frozenset(trained), _return_along(turns, own, discount)))
     return sorted(made, key=attrgetter("last"))
 
 
@@ -91,6 +89,11 @@ def return_of(
     """The return of the row that trains a rewarded turn, of the trajectory whose kept turns are `kept`."""
     made = rows(turns, kept, style=style, discount=discount)
     return next(row.reward for row in made if number in row.trained)
+
+
+def credited(made: Iterable[Row], reward: float | None) -> list[Row]:
+    """The rows, where those without a return have this one."""
+    return [replace(row, reward=reward) if row.reward is None else row for row in made]
 
 
 def path(turns: Mapping[int, ExportTurn], last: int) -> list[int]:
@@ -120,11 +123,9 @@ def of_trained(
     return tensor
 
 
-def _return_along(
-    turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float, granted: float | None
-) -> float | None:
+def _return_along(turns: Mapping[int, ExportTurn], own: Sequence[int], discount: float) -> float | None:
     if all(turns[number].reward is None for number in own):
-        return granted
+        return None
     total = 0.0
     for number in reversed(own):
         total = (turns[number].reward or 0.0) + discount * total
@@ -132,7 +133,7 @@ def _return_along(
 
 
 def _returns(
-    turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float, granted: float | None
+    turns: Mapping[int, ExportTurn], children: Mapping[int, list[int]], discount: float
 ) -> dict[int, float | None]:
     returns: dict[int, float] = {}
     rewarded: set[int] = set()
@@ -142,4 +143,4 @@ def _returns(
         returns[number] = (turns[number].reward or 0.0) + (discount * sum(behind) / len(behind) if behind else 0.0)
         if turns[number].reward is not None or not rewarded.isdisjoint(children[number]):
             rewarded.add(number)
-    return {number: returned if number in rewarded else granted for number, returned in returns.items()}
+    return {number: returned if number in rewarded else None for number, returned in returns.items()}

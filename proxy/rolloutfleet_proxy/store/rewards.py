@@ -24,15 +24,15 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
     own get its return (`exports.rows`). One that names the turn makes it the turn's alone.
 
     A reward again replaces the first, until the trajectory's first lease freezes it; the same value again always
-    answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet,
-    TurnNotFound, RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
+    answers as it did. Sessions that have been closed still take rewards. Raises NoTurnYet, TurnNotFound,
+    RewardFrozen, and SessionDeleted or SessionClosed where the session is gone.
     """
     name, _, newest = load_undeleted(
         transaction, session, gone_message="The session is gone: nothing of it is left to be rewarded."
     )
     number, turn_id, trajectory, before = _turn(transaction, session, newest, asked.turn_id)
-    episodes = _episode_turns(transaction, session)
-    is_episodes, was = asked.turn_id is None, number in episodes
+    episode_turns = _episode_turns(transaction, session)
+    for_episode = asked.turn_id is None
     why = _why_frozen(transaction, session, trajectory)
     if before != asked.reward:
         if why is not None:
@@ -41,8 +41,8 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
             "UPDATE turns SET reward = ? WHERE session = ? AND number = ?", (asked.reward, session, number)
         )
         add_reward(transaction, session, number, first=before is None)
-    if is_episodes != was and why is None:
-        _set_episode_turns(transaction, session, episodes ^ {number})
+    if for_episode != (number in episode_turns) and why is None:
+        _set_episode_turns(transaction, session, episode_turns ^ {number})
     touch(transaction, session)
     if asked.closes:
         closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)
@@ -99,7 +99,7 @@ def _set_episode_turns(transaction: Transaction, session: int, numbers: Iterable
 
 
 def _why_frozen(transaction: Transaction, session: int, trajectory: int | None) -> str | None:
-    """What was done to the trajectory, so that its rewards stay as they are; None where they may change.
+    """The reason why a trajectory's rewards stay as they are; None where they may change.
 
     Later ones, whose rows may have the return of an episode's reward, are never leased without it.
     """

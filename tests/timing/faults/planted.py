@@ -351,7 +351,7 @@ FAULTS = [
         "what-nobody-rewarded-was-worth-nothing",
         Promise.LINEAGE,
         PROXY,
-        "{number: returned if number in rewarded else granted for",
+        "{number: returned if number in rewarded else None for",
         "{number: returned for",
         ("exports/test_rows_and_forms.py",),
     ),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rolloutfleet.wire import AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
-from rolloutfleet_proxy.exports.rows import Row, return_of, rows
+from rolloutfleet_proxy.exports.rows import Row, credited, return_of, rows
 
 STYLES: tuple[ExportStyle, ...] = ("concat", "individual")
 NAMES: tuple[LineageKind, ...] = ("main", "subagent", "compaction")
@@ -53,10 +53,9 @@ def made(
     *,
     turns: Mapping[int, ExportTurn] = RUN,
     context: frozenset[LineageKind] = frozenset(),
-    granted: float | None = None,
     discount: float = 0.5,
 ) -> list[Row]:
-    return rows(turns, list(turns), style=style, discount=discount, context=context, granted=granted)
+    return rows(turns, list(turns), style=style, discount=discount, context=context)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -86,9 +85,9 @@ def test_what_a_fork_of_context_shares_is_trained_with_what_the_main_loop_came_t
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_is_granted_goes_to_rows_without_a_return_alone(style: ExportStyle) -> None:
+def test_credited_return_goes_to_rows_without_one_alone(style: ExportStyle) -> None:
     plain = {row.last: row.reward for row in made(style)}
-    with_it = {row.last: row.reward for row in made(style, granted=7.0)}
+    with_it = {row.last: row.reward for row in credited(made(style), 7.0)}
     without = {3, 5, 7} | ({2} if style == "individual" else set())
     assert {last for last in plain if plain[last] is None} == without
     assert with_it == plain | dict.fromkeys(without, 7.0)
@@ -102,7 +101,7 @@ def test_the_return_of_a_turn_is_that_of_the_row_that_trains_it(style: ExportSty
 
 def test_a_reward_of_zero_is_a_reward() -> None:
     turns = of(turn(1, None, 1.0), turn(2, None, 0.0, SUBAGENT))
-    assert [row.reward for row in made("concat", turns=turns, granted=1.0)] == [1.0, 0.0]
+    assert [row.reward for row in credited(made("concat", turns=turns), 1.0)] == [1.0, 0.0]
 
 
 @given(data=st.data(), style=st.sampled_from(STYLES))
