@@ -46,7 +46,7 @@ def core() -> list[str]:
 
 
 def is_marked(scenario: str, mark: str) -> bool:
-    """Whether `pytestmark` at the top of its file has that mark."""
+    """True where the scenario has this mark: its own, or at the top of its file (`pytestmark`)."""
     return f"pytest.mark.{mark}" in _marks()[scenario]
 
 

@@ -113,7 +113,7 @@ class Run:
         return [result for lane in found for each in lane for result in each]
 
     def _seconds(self, name: str) -> float:
-        """What it took; one of which nothing is known may be the longest."""
+        """The time that it took when it last ran; infinite where nothing is known, as it may be the longest."""
         return self.known.get(name, math.inf)
 
     def stop(self) -> None:

@@ -55,7 +55,7 @@ def _series(file: Path, part: Part) -> list[Run]:
 
 
 def _is_unchanged_since(commit: str, part: Part) -> bool:
-    """Whether nothing that the part runs differs. Parts use what is in `tests/unit` and, but for that, integration."""
+    """True while nothing that the part runs differs. All use what is in `tests/unit`, and but for that, integration."""
     used = {part.name, "unit", *(["integration"] if part.name != "unit" else [])}
     others = [f":!{other.folder}" for other in PARTS.values() if other.name not in used]
     changed = ["git", "diff", "--quiet", commit, "--", ".", *UNTESTED, *others]

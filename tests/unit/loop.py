@@ -92,7 +92,7 @@ class UnitLoop(asyncio.SelectorEventLoop):
         self._thread = threading.get_ident()
         self._clock.threads_work = self._threads_work
         self._awaited: set[asyncio.Future[Any]] = set()
-        self._left = False
+        self._abandoned = False
         """A thread may still work for somebody who no longer waits for it."""
         self.accepting: set[asyncio.Task[Any]] = set()
         self._ports = itertools.count(FIRST_PORT)
@@ -111,7 +111,7 @@ class UnitLoop(asyncio.SelectorEventLoop):
 
     def _let_go(self, future: "asyncio.Future[Any]") -> None:
         self._awaited.discard(future)
-        self._left |= future.cancelled()
+        self._abandoned |= future.cancelled()
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
@@ -126,12 +126,12 @@ class UnitLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(self._call_for_thread, callback, *args, context=context)
 
     def _call_for_thread(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        if not (self._awaited or self._left):
+        if not (self._awaited or self._abandoned):
             GUARD.note(f"has its loop call {callback} for a thread that it does not wait for")
         callback(*args)
 
     async def shutdown_default_executor(self) -> None:
-        self._left = True
+        self._abandoned = True
         await super().shutdown_default_executor()
 
     def _threads_work(self) -> bool:

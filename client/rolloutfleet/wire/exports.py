@@ -32,7 +32,7 @@ class AskExport(Request):
     lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """What turns of each kind are for; `train` where a kind is not named."""
     credit: Credit = "session"
-    """What rows get that have no reward of their own: that of the session, given without naming a turn, or none."""
+    """The reward of rows that have none of their own: the session's, which was given without naming a turn, or none."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 

@@ -174,7 +174,7 @@ class Answering(Struct, frozen=True, kw_only=True):
 
 
 def ignored_header(paths: Sequence[str]) -> Headers:
-    """What tells a caller of its fields without effect, if there are any."""
+    """The header that names a caller's fields without effect, if there are any."""
     return [(IGNORED, ", ".join(ignored_fields.names(paths)).encode())] if paths else []
 
 

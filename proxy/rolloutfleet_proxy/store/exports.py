@@ -46,7 +46,7 @@ class LeasedTrajectory:
     kept: list[int]
     """Numbers of its own turns in order of commit, orphans left out."""
     episode: "Episode | None"
-    """What its rows without a reward get theirs from."""
+    """The source of a return for rows without one of their own; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

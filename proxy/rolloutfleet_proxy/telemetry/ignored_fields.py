@@ -25,7 +25,7 @@ LABELS: Final = frozenset(
         *("truncate_prompt_tokens", "usage"),
     )
 )
-"""What the metric names: its readers see no name that a caller made up, which could be a secret."""
+"""Names in the metric: its readers see none that a caller made up, which could be a secret."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _INDEX = re.compile(r"\[\d+\]")

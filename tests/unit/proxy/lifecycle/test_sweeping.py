@@ -274,7 +274,7 @@ async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) ->
     assert house.sweeper.released == 2 * 201 * RECLAIMED_BYTES, "the allocator is told of what went"
 
 
-async def test_what_a_full_disk_has_no_room_for_waits_and_what_needs_no_file_goes(
+async def test_sessions_wait_for_room_on_a_full_disk_and_those_without_turns_go(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> None:

@@ -115,7 +115,7 @@ async def test_without_anything_left_of_it_what_frees_is_refused_too(opened: tup
         await writer.run(write_in_reserve, frees=True)
 
 
-async def test_what_is_owed_of_it_is_given_back_by_the_store_and_taken(
+async def test_owed_space_is_given_back_by_the_store_and_taken(
     opened: tuple[Database, Writer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, writer = opened
@@ -152,7 +152,7 @@ def test_a_store_opens_in_its_space_and_it_is_taken_again(
     database.close()
 
 
-def test_what_is_no_want_of_room_does_not_cost_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_refusals_of_the_disk_do_not_cost_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_database(tmp_path, with_reserve=True).close()
 
     def refuse(file: Path) -> int | None:
