@@ -44,6 +44,7 @@ OWNER_GONE: Final = "owner_gone"
 
 # Two that can't both be had (409, 422).
 REWARD_FROZEN: Final = "reward_frozen"
+OUTCOME_FROZEN: Final = "outcome_frozen"
 ALREADY_LEASED: Final = "already_leased"
 EPOCH_STALE: Final = "epoch_stale"
 VERSION_BACKWARDS: Final = "version_backwards"

@@ -29,9 +29,10 @@ from rolloutfleet.fleet.exceptions import BadArgument
 from rolloutfleet.fleet.leases import ExportFile, Format
 from rolloutfleet.tensors import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import EXPORT_METADATA_KEY, Credit, ExportStyle, LineageKind
+from rolloutfleet.wire import EXPORT_METADATA_KEY, TRAINED_OUTCOMES, Credit, ExportStyle, LineageKind, Outcome
 
 KINDS: Final = ", ".join(get_args(LineageKind))
+OUTCOMES: Final = ", ".join(get_args(Outcome))
 
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
@@ -68,6 +69,15 @@ def export(
     credit: Annotated[
         Credit, typer.Option("--credit", help="Whose reward rows without one get: the session's, or nobody's.")
     ] = "session",
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train",
+            metavar="OUTCOME",
+            help=f"Sessions that ended so are trained, others only if rewarded: {OUTCOMES}; may be repeated"
+            f" [default: {', '.join(TRAINED_OUTCOMES)}].",
+        ),
+    ] = None,
     lease_seconds: Annotated[
         float | None,
         typer.Option(
@@ -93,6 +103,8 @@ def export(
     """
     if unknown := [kind for kind in context or () if kind not in get_args(LineageKind)]:
         raise wrong(f"--context {unknown[0]} is not a kind of lineage; one of {KINDS}")
+    if unknown := [outcome for outcome in train or () if outcome not in get_args(Outcome)]:
+        raise wrong(f"--train {unknown[0]} is not an outcome; one of {OUTCOMES}")
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
     wanted: dict[str, Any] = {
@@ -102,6 +114,7 @@ def export(
         "discount": discount,
         "lineages": dict.fromkeys(context or (), "context"),
         "credit": credit,
+        "train": train or TRAINED_OUTCOMES,
     }
     folder = None if to is None else _folder(output, form, acknowledge)
     if folder is None:

@@ -8,7 +8,7 @@ import typer
 from rolloutfleet.cli.failures import of_those_that_answer
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
-from rolloutfleet.wire import SessionState, SessionStatus
+from rolloutfleet.wire import Outcome, SessionState, SessionStatus
 
 _COLUMNS = ("session", "task", "state", "turns", "tokens", "trajectories", "branches", "reward", "versions", "age")
 _NUMBERS = ("turns", "tokens", "trajectories", "branches", "reward", "age")
@@ -18,6 +18,7 @@ _NUMBERS = ("turns", "tokens", "trajectories", "branches", "reward", "age")
 def list_sessions(
     options: FleetOptions,
     state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None,
+    outcome: Annotated[Outcome | None, typer.Option("--outcome", help="Only sessions that ended so.")] = None,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="ID", help="Only sessions of this group.")] = None,
     rewarded: Annotated[
@@ -45,6 +46,7 @@ def list_sessions(
         found = of_those_that_answer(
             lambda: fleet.sessions(
                 state=state,
+                outcome=outcome,
                 task_id=task,
                 group_id=group,
                 rewarded=rewarded,
@@ -76,7 +78,7 @@ def _row(session: SessionStatus, *, now: float) -> tuple[str, ...]:
     return (
         session.session_id,
         text(session.task_id),
-        session.state,
+        session.state if session.outcome in (None, "completed") else f"{session.state}, {session.outcome}",
         str(session.turns),
         str(session.tokens),
         str(session.trajectories),

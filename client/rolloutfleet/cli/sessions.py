@@ -15,7 +15,7 @@ from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_op
 from rolloutfleet.cli.session_list import list_sessions
 from rolloutfleet.cli.show import console, print_json, reason, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
-from rolloutfleet.wire import Lineage
+from rolloutfleet.wire import Lineage, Outcome
 
 app = group("Start a session for an agent, end sessions, and list them.")
 
@@ -56,11 +56,24 @@ def new(
 
 @app.command("close")
 @takes_fleet_options
-def close(sessions: Names, *, options: FleetOptions) -> None:
+def close(
+    sessions: Names,
+    outcome: Annotated[
+        Outcome | None,
+        typer.Option(
+            "--outcome",
+            help="How they ended [default: truncated where the context or a limit ended the newest call, else"
+            " completed].",
+        ),
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why, in a few words.")] = None,
+    *,
+    options: FleetOptions,
+) -> None:
     """Close sessions: their turns since the last reward become a trajectory, which can be exported."""
 
     def end(fleet: Fleet, session: str) -> None:
-        made = fleet.close_session(session)
+        made = fleet.close_session(session, outcome=outcome, reason=reason)
         print(f"{session}: closed; {f'made {made}' if made else 'nothing was open'}")
 
     _each(options, sessions, end)

@@ -12,7 +12,7 @@ from rolloutfleet.cli.conversations import By, print_conversation, print_tokens,
 from rolloutfleet.cli.failures import failed, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, text
-from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, load_texts, merged, open_file, safe
+from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, ending_facts, load_texts, merged, open_file, safe
 from rolloutfleet.wire import ShownTurn, Turn
 
 _SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".safetensors", ".imported")
@@ -84,7 +84,13 @@ def _of_fleet(options: FleetOptions, session: str, branch: str | None) -> Shown:
         status = fleet.status(session)
         tree = fleet.turns(session)
         turns = merged(fleet.conversation(session, branch=_named(tree, branch)))
-    facts = {"task": status.task_id, "group": status.group_id, "state": status.state, "tokens": status.tokens}
+    facts = {
+        "task": status.task_id,
+        "group": status.group_id,
+        "state": status.state,
+        **ending_facts(status.outcome, status.outcome_reason),
+        "tokens": status.tokens,
+    }
     return Shown(name=session, facts=facts, tree=tree, turns=turns)
 
 

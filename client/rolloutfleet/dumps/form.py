@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from rolloutfleet.dumps.tensors import Tensor
-from rolloutfleet.wire import LineageKind
+from rolloutfleet.wire import LineageKind, Outcome
 
 FORMAT: Final = "rolloutfleet-dump"
 FORMAT_VERSION: Final = 1
@@ -75,6 +75,9 @@ class DumpedSession(DumpPart):
     """Closed in all: the number of its newest trajectory."""
     sampling: Json | None = None
     """Its `defaults` and `overrides` of sampling parameters."""
+    outcome: Outcome | None = None
+    """None in files of earlier versions, and of sessions that ended under one."""
+    outcome_reason: str | None = None
     episode_turns: list[Number] | None = None
     """Numbers of turns whose reward is the whole episode's; None in files of earlier versions."""
 

@@ -22,7 +22,7 @@ from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, Exported
 
 Record = dict[str, Any]
 
-TEXTS: Final = ("trajectory_id", "session_id", "group_id", "task_id", "metadata", "marked")
+TEXTS: Final = ("trajectory_id", "session_id", "group_id", "task_id", "metadata", "outcome", "outcome_reason", "marked")
 NUMBERS: Final = ("run", "version", "oldest_version")
 """What each record of a trajectory says of it, under the names that it has there."""
 

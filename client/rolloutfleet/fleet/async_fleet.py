@@ -17,6 +17,7 @@ from rolloutfleet.fleet.admission import Admission, StalenessFilter
 from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
 from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
 from rolloutfleet.fleet.budget_slots import BudgetSlots
+from rolloutfleet.fleet.ending import ending_of
 from rolloutfleet.fleet.events import AsyncEvents
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
 from rolloutfleet.fleet.exporting import AsyncExport
@@ -56,6 +57,7 @@ class AsyncSession(Handle):
     on_error: OnError = "close"
 
     async def __aenter__(self) -> Self:
+        self.fleet._in_blocks[self.session_id] = None
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -68,9 +70,12 @@ class AsyncSession(Handle):
         """
         return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
 
-    async def close(self) -> str | None:
-        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
-        return await self.fleet.close_session(self)
+    async def close(self, *, outcome: wire.Outcome | None = None, reason: str | None = None) -> str | None:
+        """End a session; returns the trajectory that was made of its open turns, None where there were none.
+
+        `outcome` and `reason` are those of `Fleet.close_session`.
+        """
+        return await self.fleet.close_session(self, outcome=outcome, reason=reason)
 
     async def delete(self) -> None:
         """End a session, and discard all of it that is not leased."""
@@ -103,6 +108,8 @@ class AsyncGroup:
         return len(self.sessions)
 
     async def __aenter__(self) -> Self:
+        for session in self.sessions:
+            await session.__aenter__()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -122,6 +129,8 @@ class AsyncFleet(FleetBase):
         self.whereabouts = where
         self.staleness = given.staleness
         self._closed = False
+        self._in_blocks: dict[str, wire.CloseSession | None] = {}
+        """Sessions whose `with` block is open: what their outcome was said to be meanwhile."""
         self._waiting = Waiting(given.progress)
         self._proxies = Proxies(where, patience=given.patience)
         self._leases = Leases(self._proxies)
@@ -171,9 +180,9 @@ class AsyncFleet(FleetBase):
         """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
 
         `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
-        `close` leaves what it has to be exported, `delete` discards it. `sampling` holds `defaults` and `overrides` for
-        what its agent asks for (`wire.SessionSampling`); the `max_tokens` there are those of an answer, and the one
-        beside it the session's. Raises TookTooLong.
+        `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it. `sampling` holds
+        `defaults` and `overrides` for what its agent asks for (`wire.SessionSampling`); the `max_tokens` there are
+        those of an answer, and the one beside it the session's. Raises TookTooLong.
         """
         group = await self.start_group(1, task_id, **options)
         return group.sessions[0]
@@ -234,10 +243,21 @@ class AsyncFleet(FleetBase):
         self._slots.closed_trajectory(name, done.trajectory_id)
         return done
 
-    async def close_session(self, session: Named) -> str | None:
-        """End a session; returns the trajectory that was made of its open turns, None where there were none."""
-        name = name_of(session)
-        done = await self._of_session("POST", name, "/close", wire.Closed)
+    async def close_session(
+        self, session: Named, *, outcome: wire.Outcome | None = None, reason: str | None = None
+    ) -> str | None:
+        """End a session; returns the trajectory that was made of its open turns, None where there were none.
+
+        Without an `outcome` it is `truncated` where its context or a limit ended its newest call, else `completed`. One
+        that has ended keeps its outcome unless another is given; from the first lease on that raises Conflict.
+        """
+        asked, name = valid(wire.CloseSession, {"outcome": outcome, "reason": reason}), name_of(session)
+        if outcome is not None and name in self._in_blocks:
+            self._in_blocks[name] = asked
+        return await self._close(name, asked)
+
+    async def _close(self, name: str, asked: wire.CloseSession) -> str | None:
+        done = await self._of_session("POST", name, "/close", wire.Closed, body=asked)
         self._slots.ended(name, left=[done.trajectory_id] if done.trajectory_id else [])
         return done.trajectory_id
 
@@ -297,20 +317,23 @@ class AsyncFleet(FleetBase):
 
     async def _end(self, session_ids: Sequence[str], error: BaseException | None, on_error: OnError) -> None:
         """The end of a `with` block. An exception of the block is never hidden by one of ours."""
+        as_left = wire.CloseSession() if error is None else ending_of(error)
+        endings = {name: self._in_blocks.pop(name, None) or as_left for name in session_ids}
         delete = error is not None and on_error == "delete"
         try:
-            raise_first(await each([self._end_one(name, delete=delete) for name in session_ids]))
+            raise_first(await each([self._end_one(name, None if delete else endings[name]) for name in session_ids]))
         except FleetError as problem:
             if error is None:
                 raise
             log.warning("a session could not be ended: %s", problem)
 
-    async def _end_one(self, session_id: str, *, delete: bool) -> None:
-        """What does not answer is told later, and not waited for."""
+    async def _end_one(self, session_id: str, ending: wire.CloseSession | None) -> None:
+        """Close a session, or delete it where there is no `ending`. What does not answer is told later, and not waited
+        for."""
 
         async def deliver() -> None:
             try:
-                await (self.delete(session_id) if delete else self.close_session(session_id))
+                await (self.delete(session_id) if ending is None else self._close(session_id, ending))
             except (Gone, NotKnown):
                 # Stale, lost, or deleted by its agent: it has ended.
                 self._slots.gone(session_id)
@@ -330,6 +353,7 @@ class AsyncFleet(FleetBase):
         discount: float = 1.0,
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
         credit: wire.Credit = "session",
+        train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
         as_: Literal["tensors", "shards"] = "tensors",
         lease_seconds: float = 600.0,
         page: int = 16,
@@ -344,7 +368,8 @@ class AsyncFleet(FleetBase):
         ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
         waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
         all exportable. `lineages={"subagent": "context"}` trains no turn of that kind. Rows without a reward of
-        their own get the session's, unless `credit="branch"`. `page` trajectories are leased at once, and `prefetch`
+        their own get the session's, unless `credit="branch"`. A session without a reward whose outcome is not among
+        `train` comes without a token to train. `page` trajectories are leased at once, and `prefetch`
         pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
@@ -358,6 +383,7 @@ class AsyncFleet(FleetBase):
             "discount": discount,
             "lineages": dict(lineages or {}),
             "credit": credit,
+            "train": list(train),
             "as_": as_,
             "lease_seconds": lease_seconds,
             "count": count,
@@ -427,6 +453,7 @@ class AsyncFleet(FleetBase):
         discount: float = 1.0,
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
         credit: wire.Credit = "session",
+        train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
         lease_seconds: float = 600.0,
         form: Format = "json",
     ) -> ExportFile:
@@ -440,6 +467,7 @@ class AsyncFleet(FleetBase):
             "discount": discount,
             "lineages": dict(lineages or {}),
             "credit": credit,
+            "train": list(train),
             "lease_seconds": lease_seconds,
         }
         return await export_file(self._proxies, valid(wire.AskExport, values), form=form)

@@ -17,6 +17,7 @@ class Chosen(TypedDict, total=False):
     """Which sessions are listed, by name; what is left out or None chooses nothing."""
 
     state: wire.SessionState | None
+    outcome: wire.Outcome | None
     task_id: str | None
     group_id: str | None
     rewarded: bool | None

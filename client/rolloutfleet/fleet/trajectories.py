@@ -14,7 +14,7 @@ from safetensors.numpy import load
 
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.tensors import RemoteTensor, read_metadata
-from rolloutfleet.wire import EXPORT_METADATA_KEY, TENSORS_MEDIA_TYPE, Export, ExportedRow, ExportedTurn
+from rolloutfleet.wire import EXPORT_METADATA_KEY, TENSORS_MEDIA_TYPE, Export, ExportedRow, ExportedTurn, Outcome
 
 Array = NDArray[Any]
 
@@ -76,6 +76,9 @@ class Trajectory:
     version: int
     """The fleet's run and version at the moment of the export."""
     lease_id: str
+    outcome: Outcome | None = None
+    """How its session ended: completed, truncated, failed or aborted; None while that is open."""
+    outcome_reason: str | None = None
     oldest_version: int | None = None
     """The smallest version of its turns' tokens, of those that are context too; None where there is none."""
 

@@ -33,6 +33,8 @@ def session_of_status(status: SessionStatus) -> Json:
         "group_id": status.group_id,
         "group": safe_name(status.group_id),
         "state": status.state,
+        "outcome": status.outcome,
+        "outcome_reason": status.outcome_reason,
         "fate": status.fate,
         "ordinal": status.ordinal,
         "source": "fleet",

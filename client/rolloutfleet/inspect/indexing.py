@@ -105,6 +105,8 @@ def _of_head(head: DumpHead) -> Json:
         task_id=session.task_id,
         group_id=session.group_id,
         state="kept" if head.is_kept else "dumped",
+        outcome=session.outcome,
+        outcome_reason=session.outcome_reason,
         fate=head.reason,
         ordinal=head.ordinal,
         source="kept" if head.is_kept else "dump",
@@ -115,7 +117,7 @@ def _of_head(head: DumpHead) -> Json:
 
 
 def _line(**said: Any) -> Json:
-    return dict.fromkeys(SUMMARY) | {"in_flight": 0} | said
+    return dict.fromkeys((*SUMMARY, "outcome", "outcome_reason")) | {"in_flight": 0} | said
 
 
 def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:

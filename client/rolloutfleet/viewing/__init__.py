@@ -6,6 +6,7 @@ from rolloutfleet.viewing.safe import safe as safe
 from rolloutfleet.viewing.sessions import TOKEN_LISTS as TOKEN_LISTS
 from rolloutfleet.viewing.sessions import Recorded as Recorded
 from rolloutfleet.viewing.sessions import RecordedBranch as RecordedBranch
+from rolloutfleet.viewing.sessions import ending_facts as ending_facts
 from rolloutfleet.viewing.sessions import merged as merged
 from rolloutfleet.viewing.texts import NoTokenizer as NoTokenizer
 from rolloutfleet.viewing.texts import Texts as Texts

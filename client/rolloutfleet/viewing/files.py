@@ -16,7 +16,7 @@ from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
 from rolloutfleet.files.forms import MissingLibrary, load_pyarrow, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, read_export
-from rolloutfleet.viewing.sessions import Recorded, RecordedBranch
+from rolloutfleet.viewing.sessions import Recorded, RecordedBranch, ending_facts
 from rolloutfleet.viewing.texts import Texts
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, ShownMessage, ShownTokens, ShownTurn, TurnTiming
 
@@ -72,7 +72,8 @@ def _of_dump(dump: Dump, texts: Texts) -> Recorded:
     parents = {turn.parent for turn in dump.turns}
     paths = [_path(by_number, turn) for turn in dump.turns if turn.number not in parents]
     why = {"kept": "a copy"} if dump.head.is_kept else {"dumped because": dump.head.reason}
-    facts = {"task": session.task_id, "group": session.group_id, **why}
+    ending = ending_facts(session.outcome, session.outcome_reason)
+    facts = {"task": session.task_id, "group": session.group_id, **why, **ending}
     return Recorded(
         name=session.session_id,
         facts=facts,
@@ -227,7 +228,9 @@ def _of_rows(name: str, rows: list[Json], texts: Texts) -> Recorded:
     tree = [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in turns.values()]
     return Recorded(
         name=name,
-        facts=facts | {"marked": rows[0]["marked"]},
+        facts=facts
+        | {"marked": rows[0]["marked"]}
+        | ending_facts(rows[0].get("outcome"), rows[0].get("outcome_reason")),
         turns=tree,
         branches=branches,
         versions=_each_once(row["versions"] for row in rows),

@@ -40,6 +40,11 @@ class Recorded:
         return next((each for each in holding if each.last == turn_id), holding[0] if holding else None)
 
 
+def ending_facts(outcome: str | None, reason: str | None) -> dict[str, Any]:
+    """How a session ended, as a fact; nothing where that is not known."""
+    return {} if outcome is None else {"outcome": f"{outcome}: {reason}" if reason else outcome}
+
+
 def merged(pages: Iterable[Conversation]) -> list[ShownTurn]:
     """The turns of a branch, each with all of its messages and tokens."""
     found: list[ShownTurn] = []

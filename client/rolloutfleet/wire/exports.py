@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from rolloutfleet.wire.base import Answered, Covering, Id, Paged, Reply, Request
-from rolloutfleet.wire.sessions import LineageKind, TurnFacts
+from rolloutfleet.wire.sessions import LineageKind, Outcome, TurnFacts
 
 LEASE_ID_HEADER: Final = "Lease-Id"
 EXPORT_METADATA_KEY: Final = "export"
@@ -14,6 +14,7 @@ EXPORT_METADATA_KEY: Final = "export"
 ExportStyle = Literal["concat", "individual"]
 LineageUse = Literal["train", "context"]
 Credit = Literal["branch", "session"]
+TRAINED_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "truncated")
 ExportStatus = Literal["leased", "not_ready", "leased_elsewhere", "gone", "unknown"]
 DumpState = Literal["ready", "importing", "imported"]
 
@@ -33,6 +34,12 @@ class AskExport(Request):
     """What turns of each kind are for; `train` where a kind is not named."""
     credit: Credit = "session"
     """The reward of rows that have none of their own: the session's, which was given without naming a turn, or none."""
+    train: list[Outcome] = Field(
+        default_factory=lambda: list(TRAINED_OUTCOMES),
+        max_length=4,
+        exclude_if=lambda value: tuple(value) == TRAINED_OUTCOMES,
+    )
+    """Outcomes of sessions that are trained. Rows of others have no token to train, unless the session is rewarded."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 
@@ -82,6 +89,9 @@ class ExportedTrajectory(Reply):
     group_id: str
     task_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    outcome: Outcome | None = None
+    """Of its session; None while that is open, and of one that ended under an earlier version."""
+    outcome_reason: str | None = None
     marked: str | None = None
     """After a recovery: `newer` or `older_run`."""
     oldest_version: int | None = None

@@ -16,6 +16,8 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 AgentMay = Literal["reward", "close", "delete"]
 SessionState = Literal["open", "closed", "deleted"]
+Outcome = Literal["completed", "truncated", "failed", "aborted"]
+"""How a session ended: by itself; by its context or its limits; by an error; because somebody gave it up."""
 Grammar = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 """SGLang's kinds of grammar."""
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -96,6 +98,9 @@ class SessionStatus(Answered):
     task_id: str | None = None
     ordinal: int = 0
     state: str
+    outcome: Outcome | None = None
+    """None while it is open, and of one that ended under an earlier version."""
+    outcome_reason: str | None = None
     created_at: float
     idle_seconds: float = 0.0
     in_flight: int = 0
@@ -132,6 +137,7 @@ class ChosenSessions(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     state: SessionState | None = None
+    outcome: Outcome | None = None
     task_id: Annotated[str, Field(max_length=512)] | None = None
     group_id: Id | None = None
     rewarded: bool | None = None
@@ -253,6 +259,15 @@ class GiveReward(Request):
     def closes(self) -> bool:
         """Whether the turns committed so far become a trajectory: by default, where no turn is named."""
         return self.turn_id is None if self.close is None else self.close
+
+
+class CloseSession(Request):
+    """POST /sessions/{id}/close."""
+
+    outcome: Outcome | None = None
+    """None: truncated where a limit or the context ended its newest call, else completed; of one that has ended, as
+    it was."""
+    reason: Annotated[str, Field(max_length=512)] | None = None
 
 
 class Touched(Answered):

@@ -83,7 +83,11 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         ModelNotFound, and DiskFull where the disk has too little room left to keep it."""
         if request.model is not None:
             check_served(request.model, self.settings.current, param=request.called("model"))
-        _check_limits(session)
+        try:
+            _check_limits(session)
+        except DomainError as error:
+            self.sessions.note_use(session, error)
+            raise
         self.turns.check_room()
         call = Call(f"turn-{random_hex()}", attempt.digest, attempt.idempotency_key, request.stream, held.share())
         job = TurnJob(
@@ -101,14 +105,14 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
 
     async def _counted(self, job: TurnJob) -> Turn:
         """The turn, and what became of it in metrics and log."""
-        call, outcome = job.call, INTERNAL
+        call, outcome, failure = job.call, INTERNAL, None
         with self.metrics.call_in_flight():
             try:
                 made = await self._made(job)
                 outcome = COMMITTED
                 return made
             except DomainError as error:
-                outcome = error.code
+                outcome, failure = error.code, error
                 if isinstance(error, ContextExceeded):
                     error.param = job.request.called("messages")
                 raise
@@ -119,7 +123,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
                 call.phases.stop()
                 self.metrics.turns_ended.labels(outcome).inc()
                 if outcome != COMMITTED:
-                    self.sessions.note_use(job.session)
+                    self.sessions.note_use(job.session, failure)
                 if call.abandoned:
                     # Its caller has gone: no call's line will say what became of it.
                     self.metrics.turns_unwaited.labels(outcome).inc()

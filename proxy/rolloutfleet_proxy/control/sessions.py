@@ -16,6 +16,7 @@ from rolloutfleet.wire import (
     JSON_MEDIA_TYPE,
     ChosenSessions,
     Closed,
+    CloseSession,
     GiveReward,
     Rewarded,
     SessionList,
@@ -198,9 +199,12 @@ async def give_reward(
 
 
 @router.post("/sessions/{session_id}/close")
-async def close_session(session_id: str, request: Request, services: TheServices) -> Closed:
+async def close_session(
+    session_id: str, request: Request, services: TheServices, asked: CloseSession | None = None
+) -> Closed:
     """End a session: calls in flight end with 410, and what is unrewarded becomes a trajectory. Again, the same."""
-    return await services.sessions.close(await find_session(request, session_id, action="close"), session_id)
+    found = await find_session(request, session_id, action="close")
+    return await services.sessions.close(found, session_id, asked or CloseSession())
 
 
 @router.delete("/sessions/{session_id}", status_code=204)

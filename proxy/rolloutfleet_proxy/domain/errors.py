@@ -167,6 +167,10 @@ class TokenLimitReached(InvalidRequest, code=codes.TOKEN_LIMIT):
     """The session has had all its tokens."""
 
 
+LIMITS: Final = (ContextExceeded, TurnLimitReached, TokenLimitReached)
+"""What a session's context or limits end a call with."""
+
+
 class ModelNotFound(NotFound, code=codes.MODEL_NOT_FOUND, param="model"):
     """No model of that name is served."""
 
@@ -267,6 +271,10 @@ class OwnerGone(NoLongerHere, code=codes.OWNER_GONE):
 
 class RewardFrozen(Conflict, code=codes.REWARD_FROZEN):
     """A reward that comes after its trajectory was handed out or discarded."""
+
+
+class OutcomeFrozen(Conflict, code=codes.OUTCOME_FROZEN, param="outcome"):
+    """A trainer has had the session with the outcome that it has."""
 
 
 class AlreadyLeased(Conflict, code=codes.ALREADY_LEASED):

@@ -21,7 +21,17 @@ from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
 from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import shown_facts
-from rolloutfleet_proxy.exports.rows import TENSORS, Row, credited, input_ids, of_trained, path, return_of, rows
+from rolloutfleet_proxy.exports.rows import (
+    TENSORS,
+    Row,
+    credited,
+    input_ids,
+    of_trained,
+    path,
+    return_of,
+    rows,
+    untrained,
+)
 from rolloutfleet_proxy.shards.files import Body
 from rolloutfleet_proxy.store.exports import (
     LeasedTrajectory,
@@ -72,6 +82,8 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
     made = rows(turns, found.kept, style=style, discount=discount, context=asked.context)
     if asked.credit == "session" and (episode := found.episode) is not None:
         made = credited(made, return_of(found.turns, episode.kept, episode.number, style=style, discount=discount))
+    if found.outcome is not None and found.outcome not in asked.train and not found.rewarded:
+        made = untrained(made)
     return Plan(
         trajectory=found,
         style=style,
@@ -178,6 +190,8 @@ def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson |
         "group_id": trajectory.group_id,
         "task_id": trajectory.task_id,
         "metadata": msgspec.Raw(b"{}" if trajectory.metadata is None else trajectory.metadata.encode()),
+        "outcome": trajectory.outcome,
+        "outcome_reason": trajectory.outcome_reason,
         "marked": trajectory.marked,
         "oldest_version": trajectory.oldest_version,
     }

@@ -37,7 +37,7 @@ class Row:
     own: tuple[int, ...]
     """Its turns that are of this trajectory, in order; in `individual`, the last alone."""
     trained: frozenset[int]
-    """Those of `own` whose output is trained here."""
+    """Those of `own` whose output is trained here; none where its session's outcome is not trained."""
     reward: float | None
     """The row's return; None where nothing that it adds up was rewarded."""
 
@@ -94,6 +94,11 @@ def return_of(
 def credited(made: Iterable[Row], reward: float | None) -> list[Row]:
     """The rows, where those without a return have this one."""
     return [replace(row, reward=reward) if row.reward is None else row for row in made]
+
+
+def untrained(made: Iterable[Row]) -> list[Row]:
+    """The rows, with no token to train."""
+    return [replace(row, trained=frozenset()) for row in made]
 
 
 def path(turns: Mapping[int, ExportTurn], last: int) -> list[int]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from rolloutfleet.spec_for_proxies import LimitsSpec
 from rolloutfleet.wire import (
     Closed,
+    CloseSession,
     GiveReward,
     Rewarded,
     SessionLimits,
@@ -22,7 +23,14 @@ from rolloutfleet.wire import (
     StartSessions,
 )
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DomainError, Draining, InvalidParameter, NoRoom, SessionDeleted
+from rolloutfleet_proxy.domain.errors import (
+    LIMITS,
+    DomainError,
+    Draining,
+    InvalidParameter,
+    NoRoom,
+    SessionDeleted,
+)
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
 from rolloutfleet_proxy.domain.sampling import SessionSampling
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, Started
@@ -152,10 +160,11 @@ class SessionService:
         session.closed_up_to(closed)
         return rewarded
 
-    async def close(self, found: Session | Gone | None, name: str) -> Closed:
+    async def close(self, found: Session | Gone | None, name: str, asked: CloseSession) -> Closed:
         """End a session: what is open becomes a trajectory, then its calls in flight end with 410. Again, the same.
 
-        Raises SessionNotFound, and what `ended` and `gone` say where it was deleted, or went some other way.
+        Raises OutcomeFrozen where the session was leased with another outcome, SessionNotFound, and what `ended` and
+        `gone` say where it was deleted, or went some other way.
         """
         ordinals = [self.store.owner.ordinal]
         if isinstance(found, Gone):
@@ -165,7 +174,7 @@ class SessionService:
         session = there(found, name)
         if session.state == DELETED:
             raise ended(session)
-        closing, freed = await self.store.free(partial(trajectories.close_session, session=session.id))
+        closing, freed = await self.store.free(partial(trajectories.close_session, session=session.id, asked=asked))
         self._end(session, CLOSED, freed=freed)
         return Closed(session_id=session.name, trajectory_id=closing, ordinals=ordinals)
 
@@ -185,10 +194,13 @@ class SessionService:
         _, freed = await self.store.free(partial(trajectories.delete_session, session=session.id))
         self._end(session, DELETED, freed=freed)
 
-    def note_use(self, session: Session) -> None:
-        """Count a call that committed nothing as use of its session all the same."""
+    def note_use(self, session: Session, error: DomainError | None = None) -> None:
+        """Count a call that committed nothing as use of its session all the same, and note a limit that it met."""
+        work = partial(touch, session=session.id)
+        if isinstance(error, LIMITS):
+            work = partial(touch, session=session.id, also=", met_limit = ?", values=(error.code,))
         with contextlib.suppress(StoreClosed):
-            write_soon(self.store.writer, partial(touch, session=session.id))
+            write_soon(self.store.writer, work)
 
     def follow_freed(self, freed: Freed) -> None:
         """Follow the store: sessions have been reclaimed."""

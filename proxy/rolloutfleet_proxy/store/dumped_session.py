@@ -11,14 +11,16 @@ _decode = msgspec.json.Decoder().decode
 _JSON = ("metadata", "limits", "agent_may", "sampling", "episode_turns")
 
 
-def load_session(source: Source, session: int) -> DumpedSession:
-    """What dumps say of a session. Raises LookupError where it is not there."""
+def load_session(source: Source, session: int, *, aborted: str | None = None) -> DumpedSession:
+    """What dumps say of a session; one that is open is `aborted` for this reason. Raises LookupError where it is not
+    there."""
     row = named_row(
         source,
         "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
-        " created_at, sampling, turns, tokens, trajectories, ifnull(episode_turns, '[]') AS episode_turns, id AS place"
-        " FROM sessions WHERE id = ?",
-        (session,),
+        " created_at, sampling, turns, tokens, trajectories, ifnull(episode_turns, '[]') AS episode_turns, id AS place,"
+        " iif(state = 'open', 'aborted', outcome) AS outcome,"
+        " iif(state = 'open', :aborted, outcome_reason) AS outcome_reason FROM sessions WHERE id = :session",
+        {"session": session, "aborted": aborted},
     )
     if row is None:
         raise LookupError("the session is gone")

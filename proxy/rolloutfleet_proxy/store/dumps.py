@@ -37,7 +37,7 @@ def load_head(
         dumped_at=dumped_at,
         ordinal=owner.ordinal,
         store_id=owner.store_id,
-        session=(dumped := load_session(connection, session)),
+        session=(dumped := load_session(connection, session, aborted=reason)),
         trajectory=None if number is None else _load_trajectory(connection, session, number, dumped.session_id),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rolloutfleet.wire import Outcome
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
@@ -39,6 +40,10 @@ class LeasedTrajectory:
     metadata: str | None
     """JSON object."""
     marked: str | None
+    outcome: Outcome | None
+    outcome_reason: str | None
+    rewarded: bool
+    """Some turn of its session has a reward."""
     oldest_version: int | None
     """The smallest weight version of a token of its own turns; None where they have none."""
     turns: dict[int, ExportTurn]
@@ -62,7 +67,9 @@ def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTra
     """Raises ExportGone."""
     found = named_row(
         connection,
-        "SELECT group_name AS group_id, task_id, metadata, marked, episode_turns"
+        "SELECT group_name AS group_id, task_id, metadata, marked, outcome, outcome_reason, episode_turns,"
+        " episode_turns != '[]' OR coalesce(rewarded > 0, EXISTS ("
+        "SELECT 1 FROM turns WHERE session = sessions.id AND reward IS NOT NULL)) AS rewarded"
         " FROM sessions JOIN trajectories ON session = id"
         " WHERE id = ? AND number = ?",
         (member.session, member.number),
@@ -76,6 +83,7 @@ def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTra
         " WHERE session = ? AND number IN (SELECT value FROM json_each(?)) AND version.value ->> 1 > 0",
         (member.session, json.dumps(kept)),
     ).fetchone()
+    found["rewarded"] = bool(found["rewarded"])
     return LeasedTrajectory(
         member=member, **found, oldest_version=oldest, turns=turns, kept=kept, episode=_episode(turns, live, episodes)
     )

@@ -18,11 +18,12 @@ from rolloutfleet.dumps import DumpedSession, DumpHead, DumpName
 from rolloutfleet.wire import ImportedDump
 from rolloutfleet_proxy.domain.errors import AlreadyImported, DomainError, ImportConflict
 from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS
+from rolloutfleet_proxy.domain.outcome import Ending
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations, recoveries, rewards, summaries
-from rolloutfleet_proxy.store.sessions import insert
+from rolloutfleet_proxy.store.sessions import insert, set_ending
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
 
@@ -246,6 +247,8 @@ def _session(transaction: Transaction, dumped: DumpedSession, *, trajectories: i
         " WHERE id = ?",
         (dumped.turns, dumped.tokens, max(dumped.trajectories, trajectories), session),
     )
+    if row is None:
+        set_ending(transaction, session, Ending(dumped.outcome, dumped.outcome_reason))
     return session
 
 

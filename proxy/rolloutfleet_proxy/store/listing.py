@@ -10,6 +10,7 @@ from rolloutfleet_proxy.store.transaction import named_rows
 
 _CONDITIONS: Final = {
     "state": "state = :state",
+    "outcome": "outcome = :outcome",
     "task_id": "task_id = :task_id",
     "group_id": "group_name = :group_id",
     "rewarded": "(rewarded > 0) = :rewarded",
@@ -53,7 +54,8 @@ def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: flo
         conditions.append("id < :after" if asked.newest_first else "id > :after")
     rows = named_rows(
         connection,
-        "SELECT id, name AS session_id, group_name AS group_id, task_id, state, turns, tokens, trajectories,"
+        "SELECT id, name AS session_id, group_name AS group_id, task_id, state, outcome, outcome_reason,"
+        " turns, tokens, trajectories,"
         f" created_at, max(0.0, :served - touched) AS idle_seconds, fate, {SUMMARY}"
         f" FROM sessions WHERE {' AND '.join(conditions)} ORDER BY id {'DESC' if asked.newest_first else 'ASC'}"
         " LIMIT :limit",

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-LATEST = 9
+LATEST = 10
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -271,6 +271,14 @@ UPDATE sessions SET episode_turns = (
 UPDATE leases SET request = json_set(request, '$.credit', 'branch') WHERE request ->> '$.credit' IS NULL;
 """
 
+_V10 = """
+-- How a session ended (`wire.Outcome`) and why; null while it is open, and of those that ended before this version.
+ALTER TABLE sessions ADD COLUMN outcome TEXT;
+ALTER TABLE sessions ADD COLUMN outcome_reason TEXT;
+-- What ended its newest call: a limit's error code, or `length` of a main turn; null: nothing did.
+ALTER TABLE sessions ADD COLUMN met_limit TEXT;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -290,7 +298,7 @@ INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

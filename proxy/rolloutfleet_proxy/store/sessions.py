@@ -10,6 +10,7 @@ import msgspec
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.errors import SessionClosed, SessionDeleted
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
+from rolloutfleet_proxy.domain.outcome import Ending
 from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.domain.session import DELETED, OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
@@ -114,6 +115,14 @@ def end(transaction: Transaction, session: int, state: str) -> None:
     )
 
 
+def load_ending(transaction: Transaction, session: int) -> Ending:
+    return Ending(*transaction.rows("SELECT outcome, outcome_reason FROM sessions WHERE id = ?", (session,))[0])
+
+
+def set_ending(transaction: Transaction, session: int, ending: Ending) -> None:
+    transaction.execute("UPDATE sessions SET outcome = ?, outcome_reason = ? WHERE id = ?", (*ending, session))
+
+
 def wait_to_be_claimed(transaction: Transaction, sessions: Iterable[int]) -> None:
     """Let those of the sessions that have ended wait anew for a trainer, as long as if they ended now."""
     transaction.execute(
@@ -130,14 +139,15 @@ def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
 
 def load_figures(connection: sqlite3.Connection, session: int) -> dict[str, Any]:
     """What a session's row says that changes without a call, by name: when it was `touched` (in served seconds), its
-    `trajectories` (closed so far), how many of these are `leased` now, and the columns of `SUMMARY`.
+    `trajectories` (closed so far), how many of these are `leased` now, its `outcome` and `outcome_reason`, and the
+    columns of `SUMMARY`.
 
     Raises SessionClosed where the session's rows are gone.
     """
     row = named_row(
         connection,
         "SELECT touched, trajectories, (SELECT count(*) FROM trajectories WHERE session = sessions.id"
-        f" AND state = 'leased') AS leased, {SUMMARY} FROM sessions WHERE id = ?",
+        f" AND state = 'leased') AS leased, outcome, outcome_reason, {SUMMARY} FROM sessions WHERE id = ?",
         (session,),
     )
     if row is None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rolloutfleet_proxy.domain.errors import DiskFull
+from rolloutfleet_proxy.domain.lineage import MAIN
+from rolloutfleet_proxy.domain.outcome import LENGTH
 from rolloutfleet_proxy.domain.turn import NewTurn
 from rolloutfleet_proxy.store.sessions import touch
 from rolloutfleet_proxy.store.store import Store
@@ -40,14 +42,15 @@ class Known(NamedTuple):
 
 _ADD: Final = (
     ", turns = ?, tokens = tokens + ?, output_tokens = output_tokens + ?"
-    ", branches = ?, version_min = ?, version_max = ?"
+    ", branches = ?, version_min = ?, version_max = ?, met_limit = iif(?, ?, met_limit)"
 )
 
 
 def add_turn(transaction: Transaction, turn: NewTurn, number: int, before: Known) -> None:
     """Count a turn that was committed, and note that somebody needs its session."""
     after = before if before.branches is None else _with(transaction, turn, number, before)
-    touch(transaction, turn.session, also=_ADD, values=(number, turn.new_tokens, len(turn.output_ids), *after))
+    limit = turn.matching.lineage == MAIN, LENGTH if turn.finish_reason == LENGTH else None
+    touch(transaction, turn.session, also=_ADD, values=(number, turn.new_tokens, len(turn.output_ids), *after, *limit))
 
 
 def _with(transaction: Transaction, turn: NewTurn, number: int, before: Known) -> Known:

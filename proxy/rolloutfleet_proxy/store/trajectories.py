@@ -5,8 +5,12 @@ Rows are freed once every session of a group has ended with nothing left to deci
 
 import sqlite3
 from collections.abc import Iterable
+from typing import Final
 
+from rolloutfleet.wire import CloseSession
+from rolloutfleet_proxy.domain.errors import OutcomeFrozen
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
+from rolloutfleet_proxy.domain.outcome import Ending, ending
 from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
 from rolloutfleet_proxy.domain.trajectory import (
@@ -22,10 +26,12 @@ from rolloutfleet_proxy.domain.trajectory import (
 )
 from rolloutfleet_proxy.store import recoveries
 from rolloutfleet_proxy.store.deliveries import IS_LOST
-from rolloutfleet_proxy.store.sessions import end, load_undeleted
+from rolloutfleet_proxy.store.sessions import end, load_ending, load_undeleted, set_ending
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_comparable
+
+DEFAULT: Final = CloseSession()
 
 _TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
 """The term of the ledger that the turns of a trajectory in this state are counted under."""
@@ -55,22 +61,35 @@ def close_turns(
     return number
 
 
-def close_session(transaction: Transaction, session: int) -> str | None:
+def close_session(transaction: Transaction, session: int, asked: CloseSession = DEFAULT) -> str | None:
     """End a session: what is open becomes a trajectory, whose id is returned; None where nothing was left to close.
 
-    Again, it answers the same.
+    Again, it answers the same; another outcome replaces the first until a trainer has had some of the session.
 
-    Calls in flight are the caller's business: none of them can commit from here on. Raises SessionDeleted, and
-    SessionClosed where its rows are gone.
+    Calls in flight are the caller's business: none of them can commit from here on. Raises OutcomeFrozen,
+    SessionDeleted, and SessionClosed where its rows are gone.
     """
     name, state, _ = load_undeleted(transaction, session)
     if state != CLOSED:
+        met_limit = transaction.value("SELECT met_limit FROM sessions WHERE id = ?", (session,))
+        set_ending(transaction, session, ending(asked, met_limit=met_limit))
         close_turns(transaction, session, closed_by=BY_CLOSE)
         end(transaction, session, CLOSED)
+    elif asked.outcome is not None:
+        _change_ending(transaction, session, Ending(asked.outcome, asked.reason))
     row = transaction.row("SELECT number FROM trajectories WHERE session = ? AND closed_by = 'close'", (session,))
     if state != CLOSED:
         settle(transaction, session)
     return None if row is None else trajectory_name(name, row[0])
+
+
+def _change_ending(transaction: Transaction, session: int, after: Ending) -> None:
+    """Raises OutcomeFrozen."""
+    if load_ending(transaction, session) == after:
+        return
+    if transaction.row("SELECT 1 FROM trajectories WHERE session = ? AND frozen LIMIT 1", (session,)):
+        raise OutcomeFrozen("The session was leased to a trainer, which freezes its outcome.")
+    set_ending(transaction, session, after)
 
 
 def delete_session(transaction: Transaction, session: int) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, CloseSession
 from rolloutfleet_proxy.domain.ledger import LEASED
+from rolloutfleet_proxy.domain.recovery import RECOVERED
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN
 from rolloutfleet_proxy.domain.trajectory import READY
 from rolloutfleet_proxy.domain.weights import Recovery, WeightState
@@ -125,8 +126,12 @@ def apply(transaction: Transaction, recovery: Recovery) -> list[tuple[str, str]]
     return [] if recovery.open == "keep" else _end_open(transaction, recovery)
 
 
+def _abort(transaction: Transaction, session: int) -> None:
+    close_session(transaction, session, CloseSession(outcome="aborted", reason=RECOVERED))
+
+
 def _end_open(transaction: Transaction, recovery: Recovery) -> list[tuple[str, str]]:
-    end, state = (close_session, CLOSED) if recovery.open == "close" else (delete_session, DELETED)
+    end, state = (_abort, CLOSED) if recovery.open == "close" else (delete_session, DELETED)
     left = transaction.rows("SELECT id, name FROM sessions WHERE state = 'open' ORDER BY id")
     for session, _ in left:
         end(transaction, session)

@@ -348,6 +348,14 @@ FAULTS = [
         ("exports/test_episodes.py",),
     ),
     Fault(
+        "what-failed-is-trained",
+        Promise.LINEAGE,
+        PROXY,
+        "if found.outcome is not None and",
+        "if False and found.outcome is not None and",
+        ("exports/test_outcomes.py",),
+    ),
+    Fault(
         "what-nobody-rewarded-was-worth-nothing",
         Promise.LINEAGE,
         PROXY,

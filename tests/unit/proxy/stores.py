@@ -112,6 +112,7 @@ _UNDONE: Final = {
     ),
     8: "DROP TABLE keeping;",
     9: "ALTER TABLE sessions DROP COLUMN episode_turns; UPDATE leases SET request = json_remove(request, '$.credit');",
+    10: "".join(f"ALTER TABLE sessions DROP COLUMN {name};" for name in ("outcome", "outcome_reason", "met_limit")),
 }
 
 

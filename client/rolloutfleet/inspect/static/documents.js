@@ -2,9 +2,9 @@
  * The documents that a page reads: at the same addresses, relative to the page, from the server and in a bundle.
  *
  * @typedef {{key: string, session_id: string, task_id: string | null, group_id: string | null, group: string | null, state: string,
- *   fate: string | null, ordinal: number | null, source: string, created_at: number | null, turns: number | null,
- *   tokens: number | null, branches: number | null, reward: number | null, version_min: number | null,
- *   version_max: number | null}} Row
+ *   outcome: string | null, fate: string | null, ordinal: number | null, source: string, created_at: number | null,
+ *   turns: number | null, tokens: number | null, branches: number | null, reward: number | null,
+ *   version_min: number | null, version_max: number | null}} Row
  * @typedef {{sessions: Row[], complete: boolean}} Sessions
  * @typedef {{queue: number, tokenise_in: number, pause: number, engine: number, tokenise_out: number}} Timing
  * @typedef {{message: number | null, field: string}} Reason

@@ -58,7 +58,7 @@ function test(name, value) {
   const text = TEXTS[name];
   if (!value) return null;
   if (text) return (row) => (text(row) ?? "").toLowerCase().includes(value.toLowerCase());
-  if (name === "state") return (row) => [row.state, row.fate, row.source].includes(value);
+  if (name === "state") return (row) => [row.state, row.outcome, row.fate, row.source].includes(value);
   const bounds = RANGES.includes(name) ? range(value) : null;
   if (!bounds) return null;
   const [low, high] = bounds;

@@ -28,7 +28,7 @@ function drawn(row) {
     make("a", { class: "id", href: `sessions/${encodeURIComponent(row.key)}.html`, title: row.session_id }, row.session_id),
     make("span", { class: "task", title: row.task_id }, row.task_id ?? "–"),
     row.group ? make("a", { class: "group", href: `groups/${encodeURIComponent(row.group)}.html`, title: row.group_id }, row.group_id) : make("span", {}, "–"),
-    make("span", {}, make("span", { class: `badge state-${row.state}` }, row.state), row.source !== "fleet" && make("span", { class: "badge" }, row.source)),
+    make("span", {}, make("span", { class: `badge state-${row.state}` }, row.state), row.outcome && row.outcome !== "completed" && make("span", { class: "badge" }, row.outcome), row.source !== "fleet" && make("span", { class: "badge" }, row.source)),
     make("span", { class: "number" }, count(row.turns)),
     make("span", { class: "number" }, count(row.tokens)),
     make("span", { class: "number" }, row.branches != null && row.branches > 1 ? make("span", { class: "branches" }, row.branches) : count(row.branches)),
@@ -86,7 +86,7 @@ function check(field) {
 /** The choices of states that there are. */
 function states() {
   const field = /** @type {HTMLSelectElement} */ (form.elements.namedItem("state"));
-  const there = [...new Set(all.flatMap((row) => [row.state, row.fate, row.source]).filter((each) => each != null))].sort();
+  const there = [...new Set(all.flatMap((row) => [row.state, row.outcome, row.fate, row.source]).filter((each) => each != null))].sort();
   const options = [...field.options].map((option) => option.value).filter(Boolean);
   if (there.join() === options.join()) return;
   const value = new URLSearchParams(location.search).get("state") ?? "";

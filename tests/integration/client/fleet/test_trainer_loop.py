@@ -1,10 +1,12 @@
 """What a training loop does with a fleet of two real proxies: sessions, rewards, exports, blocking and not."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import openai
 import pytest
 from tests.fleets import Fleet as Running
 from tests.fleets import running_fleet
@@ -229,6 +231,56 @@ def test_sessions_are_ended_when_their_block_fails(fleet: Fleet) -> None:
         assert error.value.code == code
 
 
+def test_a_block_says_how_its_session_ended(fleet: Fleet) -> None:
+    blocks: dict[str, BaseException | None] = {
+        "completed": None,
+        "failed": KeyError("sandbox"),
+        "aborted": KeyboardInterrupt(),
+    }
+    for outcome, error in blocks.items():
+        with contextlib.suppress(KeyError, KeyboardInterrupt), fleet.start_session() as session:
+            talked([session])
+            if error is not None:
+                raise error
+        with fleet.export(session_ids=[session]) as export:
+            [trajectory] = export
+        assert trajectory.outcome == ("truncated" if error is None else outcome), "its last turn was cut at 8 tokens"
+        assert trajectory.outcome_reason == {"failed": "KeyError: 'sandbox'", "completed": "length"}.get(
+            outcome, "KeyboardInterrupt"
+        )
+        assert bool(trajectory.rows[0].tensors["loss_mask"].any()) == (error is None)  # type: ignore[union-attr]
+
+
+def test_a_limit_that_ends_a_session_truncates_it_whatever_the_agent_makes_of_it(fleet: Fleet) -> None:
+    for handled in (True, False):
+        handling = contextlib.suppress(openai.BadRequestError) if handled else contextlib.nullcontext()
+        with contextlib.suppress(openai.BadRequestError), fleet.start_session(max_turns=1) as session, handling:
+            talked([session], turns=2)
+        with fleet.export(session_ids=[session]) as export:
+            [trajectory] = export
+        assert (trajectory.outcome, trajectory.outcome_reason) == ("truncated", "turn_limit")
+
+
+def test_an_outcome_that_was_said_in_the_block_stands_whatever_ends_it(fleet: Fleet) -> None:
+    with contextlib.suppress(KeyError), fleet.start_group(2) as group:
+        talked(group)
+        group.sessions[0].close(outcome="aborted", reason="the sandbox died")
+        raise KeyError
+    first, second = (session.status() for session in group)
+    assert (first.outcome, first.outcome_reason) == ("aborted", "the sandbox died")
+    assert (second.outcome, second.outcome_reason) == ("failed", "KeyError")
+    assert [each.session_id for each in fleet.sessions(outcome="failed", group_id=group.group_id)] == [
+        second.session_id
+    ]
+    with fleet.export(group_id=group.group_id, train=["failed", "aborted"], on_exit="keep") as export:
+        kept = list(export)
+    assert all(each.rows[0].tensors["loss_mask"].any() for each in kept)  # type: ignore[union-attr]
+    with pytest.raises(Conflict) as frozen:
+        fleet.close_session(group.sessions[1], outcome="completed")
+    assert (frozen.value.code, frozen.value.status) == ("outcome_frozen", 409)
+    fleet.acknowledge(kept)
+
+
 def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
     with fleet.start_session() as session:
         with pytest.raises(Exception, match="no_turn"):
@@ -258,6 +310,9 @@ def test_errors_are_typed_and_carry_the_code(fleet: Fleet) -> None:
         ("count", lambda fleet: fleet.export(count=1, group_id="g0-1")),
         ("discount", lambda fleet: fleet.export(discount=1.5)),
         ("style", lambda fleet: fleet.export(style="other")),
+        ("train[0]", lambda fleet: fleet.export(train=["other"])),
+        ("outcome", lambda fleet: fleet.close_session("s0-1", outcome="other")),
+        ("reason", lambda fleet: fleet.close_session("s0-1", reason="x" * 513)),
         ("lease_seconds", lambda fleet: fleet.export(lease_seconds=0)),
         ("as_", lambda fleet: fleet.export(as_="lists")),
         ("timeout", lambda fleet: fleet.export(timeout=-1)),

@@ -13,6 +13,7 @@ from tests.unit.proxy.stores import SyncStore
 from rolloutfleet.wire import AskExport, ImportDumps, ImportedDump
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.ledger import DUMPED, LIVE, SESSIONS, TURNS
+from rolloutfleet_proxy.domain.session import STALE
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.exports.forms import json_pieces, safetensors
 from rolloutfleet_proxy.http.errors import status_of
@@ -80,10 +81,18 @@ class Store(SyncStore):
         self.run(lambda transaction: acknowledge(transaction, lease, ids))
 
     def exported(self, **asked: Any) -> dict[tuple[str, str], bytes]:
-        """What an export of each form and style brings, byte for byte; then it is given back."""
+        """What an export of each form and style brings, byte for byte; then it is given back.
+
+        A session that is open comes with the outcome that a sweep gives it.
+        """
+        self.run(
+            lambda transaction: transaction.execute(
+                "UPDATE sessions SET outcome = 'aborted', outcome_reason = ? WHERE state = 'open'", (STALE,)
+            )
+        )
         found: dict[tuple[str, str], bytes] = {}
         for style in ("concat", "individual"):
-            granted = self.ask(style=style, discount=0.5, **asked)
+            granted = self.ask(style=style, discount=0.5, train=["aborted"], **asked)
             found[style, "json"] = b"".join(json_pieces(self.read, granted, {"lease_id": None}))
             found[style, "tensors"] = b"".join(safetensors(self.read, granted, {"lease_id": None}).pieces)
             if granted.lease is not None:

@@ -1,0 +1,24 @@
+"""How a session ended, and why. Pure."""
+
+from typing import Final, NamedTuple
+
+from rolloutfleet.wire import CloseSession, Outcome
+
+LENGTH: Final = "length"
+"""The reason of a session whose main loop's newest turn was cut at its token limit."""
+
+
+class Ending(NamedTuple):
+    """An outcome and its reason; an outcome of None is that of an earlier version."""
+
+    outcome: Outcome | None
+    reason: str | None
+
+
+def ending(asked: CloseSession, *, met_limit: str | None) -> Ending:
+    """The ending of a session that is closed. `met_limit` says what ended its newest call, where a limit did."""
+    if asked.outcome is not None:
+        return Ending(asked.outcome, asked.reason)
+    if met_limit is None:
+        return Ending("completed", asked.reason)
+    return Ending("truncated", met_limit if asked.reason is None else asked.reason)
