@@ -17,6 +17,7 @@ from rolloutfleet.spec_for_proxies import (
     ModelsSpec,
     SessionsSpec,
     TokenizerSpec,
+    WeightsSpec,
 )
 from rolloutfleet.units import Quantity
 
@@ -106,6 +107,8 @@ class ProxySettings(BaseModel):
     """The names that agents may call it by; every name unless some are listed."""
     compatibility: CompatibilitySpec = CompatibilitySpec()
     """How agents' requests are read."""
+    weights: WeightsSpec = WeightsSpec()
+    """What is done about changes of the weights."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """Where the tokenizer is; without path and hub, `model` names it."""
     ordinal: Annotated[int, Field(ge=0)] = 0

@@ -38,6 +38,7 @@ from rolloutfleet.spec_for_proxies import (
     ModelsSpec,
     SessionsSpec,
     TokenizerSpec,
+    WeightsSpec,
 )
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.units import Duration, parse_quantity
@@ -317,6 +318,7 @@ class FleetSpec(SpecModel):
     or `simulated` for the small model that ships with the simulated engine."""
     models: ModelsSpec = ModelsSpec()
     compatibility: CompatibilitySpec = CompatibilitySpec()
+    weights: WeightsSpec = WeightsSpec()
     tokenizer: TokenizerSpec = TokenizerSpec()
     suspend: bool = False
     """Whether to remove all pods, free the GPUs and keep the data."""

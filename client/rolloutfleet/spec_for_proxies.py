@@ -158,6 +158,14 @@ class MemorySpec(SpecModel):
     """What is restarted: the process within the pod (calls wait), the container, or the pod."""
 
 
+class WeightsSpec(SpecModel):
+    """What the proxies do about changes of the weights."""
+
+    cache: Literal["byVersion", "shared"] = "byVersion"
+    """`byVersion`: a prompt meets no prefix cache that other weights computed. `shared`: after an update that
+    leaves the engines' caches as they are, it may; such turns are marked `mixed_cache`."""
+
+
 class ModelsSpec(SpecModel):
     """The names by which agents may call the model."""
 

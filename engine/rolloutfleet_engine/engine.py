@@ -204,6 +204,7 @@ class Engine:
             "routing_key": call.routing_key,
             "traces": call.traces,
             "stream": plan.stream if plan is not None else None,
+            "extra_key": plan.request.extra_key if plan is not None else None,
             "sampling_params": {} if plan is None else plan.sampling.given(),
             "input_ids": array("i", plan.prompt if plan is not None else ()),
             "output_ids": array("i", call.ids[:made]),

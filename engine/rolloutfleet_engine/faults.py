@@ -97,6 +97,11 @@ def routed_experts(reply: Reply) -> None:
     reply["meta_info"]["routed_experts"] = "A" * ROUTED_EXPERTS_BYTES
 
 
+def cached(reply: Reply) -> None:
+    """As where the prompt began with what a prefix cache held: nothing is wrong with such a reply."""
+    reply["meta_info"]["cached_tokens"] = 12
+
+
 def logprobs(reply: Reply) -> list[list[Any]]:
     found: list[list[Any]] = reply["meta_info"].setdefault("output_token_logprobs", [])
     return found
@@ -124,6 +129,8 @@ SPOILERS: dict[str, Callable[[Reply], object]] = {
     "missing_version": drop("weight_version", "weight_versions"),
     "wrong_count": wrong_count,
     "routed_experts": routed_experts,
+    "cached": cached,
+    "missing_cached_tokens": drop("cached_tokens"),
 }
 """Kinds that change a reply that is otherwise right."""
 

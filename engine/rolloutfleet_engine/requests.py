@@ -96,6 +96,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     top_logprobs_num: int | None = 0
     return_text_in_logprobs: bool | None = False
     return_prompt_token_ids: bool | None = False
+    extra_key: str | None = None
 
 
 class Plan(msgspec.Struct, kw_only=True, frozen=True):

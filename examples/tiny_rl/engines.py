@@ -15,10 +15,3 @@ async def load_weights(fleet: AsyncFleet, checkpoint: Path, version: int, *, flu
             answer = (await client.post(f"{engine}/update_weights_from_disk", json=wanted)).raise_for_status().json()
             if not answer["success"]:
                 raise RuntimeError(f"{engine} did not load {checkpoint}: {answer['message']}")
-
-
-async def flush_caches(fleet: AsyncFleet) -> None:
-    """Forget what older weights computed."""
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
-        for engine in fleet.engines:
-            (await client.post(f"{engine}/flush_cache")).raise_for_status()

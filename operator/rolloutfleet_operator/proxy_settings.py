@@ -19,6 +19,7 @@ def proxy_settings(name: str, spec: FleetSpec, *, tokenizer: str | None, **where
         model=spec.model,
         models=spec.models,
         compatibility=spec.compatibility,
+        weights=spec.weights,
         tokenizer=_tokenizer(spec, tokenizer),
         ephemeral=spec.proxies.storage.ephemeral,
         public_url=spec.endpoint.public_url,

@@ -500,13 +500,17 @@ class AsyncFleet(FleetBase):
         """Run, version, epoch and pause, the newest that any proxy knows of."""
         return await self._weights.show()
 
-    async def set_version(self, version: int, *, epoch: int | None = None, strict: bool = False) -> wire.Weights:
+    async def set_version(
+        self, version: int, *, epoch: int | None = None, flush_cache: bool | None = None, strict: bool = False
+    ) -> wire.Weights:
         """The engines have these weights now. Backwards is refused.
 
+        `flush_cache` says whether the engines' prefix caches were flushed with the update, or since; by default that
+        they were, unless the fleet is paused `in_place`. It matters where the fleet's `weights.cache` is `shared`.
         Proxies that it did not reach are under `failed`; with `strict` that raises NotEverywhere.
         """
         return await self._weights.set_version(
-            valid(wire.SetVersion, {"version": version, "epoch": epoch}), strict=strict
+            valid(wire.SetVersion, {"version": version, "epoch": epoch, "flush_cache": flush_cache}), strict=strict
         )
 
     async def pause(
@@ -524,17 +528,23 @@ class AsyncFleet(FleetBase):
         return await self._weights.resume(epoch=epoch, strict=strict)
 
     def weight_update(
-        self, version: int, *, mode: wire.PauseMode = "abort", timeout: float = 60.0, strict: bool = False
+        self,
+        version: int,
+        *,
+        mode: wire.PauseMode = "abort",
+        flush_cache: bool | None = None,
+        timeout: float = 60.0,
+        strict: bool = False,
     ) -> AsyncWeightUpdate:
         """`async with fleet.weight_update(8):` put the weights of version 8 into the engines in the block.
 
         The fleet is paused before it; after it the version is set everywhere, and the fleet goes on. If the block
         fails, or what comes after it, the fleet stays paused: nobody knows what is in the engines. The exception says
-        so.
+        so. `flush_cache` is that of `set_version`.
         """
-        valid(wire.SetVersion, {"version": version})
+        asked = valid(wire.SetVersion, {"version": version, "flush_cache": flush_cache})
         pause = valid(wire.Pause, {"mode": mode, "timeout": timeout})
-        return AsyncWeightUpdate(version, self._weights, pause, strict)
+        return AsyncWeightUpdate(asked, self._weights, pause, strict)
 
     async def recover(
         self,

@@ -245,7 +245,7 @@ def _failed(ordinal: int, why: str, code: str | None = None) -> Failed:
 class AsyncWeightUpdate:
     """The whole of an update; see AsyncFleet.weight_update."""
 
-    version: int
+    asked: SetVersion
     _weights: FleetWeights
     _pause: Pause
     _strict: bool
@@ -253,6 +253,11 @@ class AsyncWeightUpdate:
     """The pause's, once there is one."""
     paused: Weights | None = None
     """What the pause answered; `failed` names proxies that it did not reach."""
+
+    @property
+    def version(self) -> int:
+        """The version that the engines get."""
+        return self.asked.version
 
     async def __aenter__(self) -> Self:
         known = await self._weights.show()
@@ -275,7 +280,7 @@ class AsyncWeightUpdate:
             error.add_note(f"{text}. Once the engines are right: set_version(), then resume()")
             return
         try:
-            await self._weights.set_version(SetVersion(version=self.version, epoch=epoch), strict=self._strict)
+            await self._weights.set_version(self.asked.model_copy(update={"epoch": epoch}), strict=self._strict)
         except FleetError as problem:
             raise StillPaused(
                 f"the fleet stays paused (epoch {epoch}): version {self.version} could not be set: {problem}",

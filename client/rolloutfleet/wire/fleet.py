@@ -25,6 +25,9 @@ DrainThen = Literal["stay", "restart", "exit"]
 class SetVersion(Request):
     version: Whole
     epoch: Epoch | None = None
+    flush_cache: bool | None = None
+    """Whether the engines' prefix caches were flushed with it, or since. None: by an update, unless it was made in an
+    `in_place` pause."""
 
 
 class Recover(Request):

@@ -60,6 +60,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             weights=self.gate,
             submission=submission,
             on_chunk=on_chunk,
+            cache_by_version=self.settings.current.weights.cache == "byVersion",
             max_rounds=self.settings.current.abort_rounds,
             on_round=self.metrics.generations.inc,
             on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),

@@ -231,12 +231,15 @@ class FleetWeights:
             await self.own.release(epoch=epoch)
         return _with_failures(await self._proxies_go_on(Coverage(members)), failures)
 
-    async def advance(self, members: Sequence[FleetMember], *, version: int, epoch: int | None) -> dict[str, Any]:
-        """Go to a version in the newest run that is known. Raises Stale; nothing has changed then."""
+    async def advance(
+        self, members: Sequence[FleetMember], *, version: int, epoch: int | None, flush_cache: bool | None = None
+    ) -> dict[str, Any]:
+        """Go to a version in the newest run that is known; `flush_cache` is that of `wire.SetVersion`. Raises Stale;
+        nothing has changed then."""
         newest = _newest((await self._known(Coverage(members))).values())
         weight_state.advanced(newest, version=version, epoch=epoch)
         await self.own.join_versions(newest.versions)
-        await self.own.advance(version, epoch=epoch)
+        await self.own.advance(version, epoch=epoch, flush_cache=flush_cache)
         coverage = Coverage(members)
         await self._tell_versions(coverage)
         return self._answer(coverage)

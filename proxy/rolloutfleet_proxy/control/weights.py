@@ -63,7 +63,11 @@ async def show_version(others: Others, services: TheServices) -> Response:
 @router.put("/version", responses={200: {"model": Weights}})
 async def set_version(asked: SetVersion, others: Others, services: TheServices) -> Response:
     """The engines have these weights now. Equal is fine; backwards is 409 with the current version."""
-    return _answer(await services.fleet_weights.advance(others, version=asked.version, epoch=asked.epoch))
+    return _answer(
+        await services.fleet_weights.advance(
+            others, version=asked.version, epoch=asked.epoch, flush_cache=asked.flush_cache
+        )
+    )
 
 
 @router.post("/recover", responses={200: {"model": Weights}})

@@ -35,6 +35,7 @@ class _Told(msgspec.Struct):
     mode: PauseMode | None
     since: float
     open: dict[str, LeftOpen] = {}
+    flushed: _Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,21 @@ class Versions:
 
     run: int = 0
     version: int = 0
+    flushed: int = 0
+    """The version at which the engines' prefix caches were last flushed; lower than `version`, they may hold what older
+    weights computed."""
     recoveries: tuple[Recovery, ...] = ()
     """One for each run that recovered, by run."""
+
+    @property
+    def cache_key(self) -> str:
+        """SGLang's `extra_key` of what these weights compute."""
+        return f"{self.run}.{self.version}"
+
+    @property
+    def may_meet_older_cache(self) -> bool:
+        """Whether a prompt may meet what older weights computed, unless keys keep it apart."""
+        return self.flushed < self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +103,7 @@ class WeightState:
         return {
             "run": versions.run,
             "version": versions.version,
+            "flushed": versions.flushed,
             "recoveries": [[one.run, one.version, one.newer] for one in versions.recoveries],
             "open": {str(one.run): one.open for one in versions.recoveries if one.open != "keep"},
             "epoch": gate.epoch,
@@ -118,8 +133,9 @@ class WeightState:
         recoveries = (
             Recovery(run, version, newer, told.open.get(str(run), "keep")) for run, version, newer in told.recoveries
         )
+        flushed = told.version if told.flushed is None else told.flushed
         return WeightState(
-            versions=Versions(run=told.run, version=told.version, recoveries=tuple(recoveries)),
+            versions=Versions(run=told.run, version=told.version, flushed=flushed, recoveries=tuple(recoveries)),
             gate=Gate(epoch=told.epoch, mode=told.mode, since=told.since),
         )
 
@@ -151,14 +167,17 @@ def released(state: WeightState, *, epoch: int, now: float) -> WeightState:
     return replace(state, gate=Gate(epoch=epoch, since=now))
 
 
-def advanced(state: WeightState, *, version: int, epoch: int | None) -> WeightState:
-    """The state at a version that is no older. Raises Stale."""
+def advanced(state: WeightState, *, version: int, epoch: int | None, flush_cache: bool | None = None) -> WeightState:
+    """The state at a version that is no older. `flush_cache` is that of `wire.SetVersion`. Raises Stale."""
     known = state.versions
     if epoch is not None and epoch < state.gate.epoch:
         raise stale_epoch(epoch, state.gate)
     if version < known.version:
         raise stale_version(version, known)
-    return replace(state, versions=replace(known, version=version))
+    if flush_cache is None:
+        flush_cache = version > known.version and state.gate.mode != "in_place"
+    flushed = version if flush_cache else known.flushed
+    return replace(state, versions=replace(known, version=version, flushed=flushed))
 
 
 def recovered(state: WeightState, recovery: Recovery) -> WeightState:
@@ -173,7 +192,8 @@ def recovered(state: WeightState, recovery: Recovery) -> WeightState:
             {"version": known.version, "run": known.run},
         )
     recoveries = (*known.recoveries, recovery)
-    return replace(state, versions=Versions(run=recovery.run, version=recovery.version, recoveries=recoveries))
+    versions = Versions(run=recovery.run, version=recovery.version, flushed=recovery.version, recoveries=recoveries)
+    return replace(state, versions=versions)
 
 
 def too_far(state: WeightState, recovery: Recovery) -> bool:
@@ -221,4 +241,5 @@ def _joined_versions(known: Versions, heard: Versions) -> Versions:
     newer = heard if (heard.run, heard.version) > (known.run, known.version) else known
     in_order = sorted({*known.recoveries, *heard.recoveries}, key=lambda one: (one.run, one.version, one.newer))
     recoveries = tuple({one.run: one for one in in_order}.values())
-    return replace(newer, recoveries=recoveries)
+    flushed = max(known.flushed, heard.flushed) if known.run == heard.run else newer.flushed
+    return replace(newer, flushed=flushed, recoveries=recoveries)

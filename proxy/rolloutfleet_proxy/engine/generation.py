@@ -30,6 +30,7 @@ from rolloutfleet_proxy.domain.errors import (
     InvalidRequest,
     Unavailable,
 )
+from rolloutfleet_proxy.domain.weights import Versions
 from rolloutfleet_proxy.engine.client import Engine, OnChunk, shown
 from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span, join, with_versions
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
@@ -84,6 +85,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     weights: PauseGate
     submission: Submission
     on_chunk: OnChunk | None = None
+    cache_by_version: bool = True
+    """Whether each round's prompt is kept from what other weights computed."""
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
     on_failure: Callable[[str], None] = lambda code: None
@@ -126,7 +129,9 @@ class Generation(Struct, frozen=True, kw_only=True):
     async def _round(self, request: GenerateRequest, arrivals: _Arrivals) -> Evidence | None:
         """One part with its versions; None where a pause cut it while the engine held it."""
         self.on_round()
-        began = perf_counter()
+        began, sent = perf_counter(), self.weights.state.versions
+        if self.cache_by_version:
+            request = replace(request, extra_key=sent.cache_key)
         evidence: Evidence | None = None
         try:
             with self.submission.cut:
@@ -138,7 +143,10 @@ class Generation(Struct, frozen=True, kw_only=True):
                 self.engine.abort_soon(request.rid)
             raise
         if evidence is not None:
-            return arrivals.with_versions(evidence)
+            part = arrivals.with_versions(evidence)
+            if _may_have_met_older_cache(part, sent, by_version=self.cache_by_version):
+                self.submission.mixed_cache = True
+            return part
         self.engine.abort_soon(request.rid)
         if arrivals.count:
             raise GenerationCut()
@@ -203,6 +211,17 @@ def _next_round(request: GenerateRequest, made: array[int], *, number: int) -> G
         max_new_tokens=request.max_new_tokens - len(made),
         sampling=sampling,
     )
+
+
+def _may_have_met_older_cache(part: Evidence, sent: Versions, *, by_version: bool) -> bool:
+    """Whether a round's prompt may stand on a prefix cache that other weights computed. `sent`: the weights, as far as
+    was known when it was sent.
+
+    Kept apart by version, only where the engine had other weights than its key says.
+    """
+    if by_version:
+        return any(span.version != sent.version for span in (part.spans or ())[:1])
+    return sent.may_meet_older_cache and part.cached_tokens != 0
 
 
 def _whole(parts: list[Evidence]) -> Evidence:

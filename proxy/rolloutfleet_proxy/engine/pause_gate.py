@@ -74,7 +74,8 @@ class Submission:
         self.run = gate.run
         """The training run that was current when the first round was sent."""
         self.mixed_cache = False
-        """The version changed in an in_place pause while a round was out."""
+        """The version changed in an in_place pause while a round was out, or a round may have met a prefix cache that
+        other weights computed."""
         self.held_in_place = False
         """A round was out in an in_place pause: one with two versions then stands on a mixed cache, too."""
         self.cut = Cut()

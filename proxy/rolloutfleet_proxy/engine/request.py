@@ -31,6 +31,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     sampling: Mapping[str, Any] = {}
     vocab_size: int | None = None
     top_logprobs: int = 0
+    extra_key: str | None = None
+    """Prompts of another key share no prefix cache with this one."""
     with_logprobs: bool = False
     headers: Mapping[str, str] = {}
 
@@ -42,6 +44,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
                 b'{"rid":',
                 _encode(self.rid),
                 b',"stream":true' if stream else b"",
+                b"" if self.extra_key is None else b',"extra_key":' + _encode(self.extra_key),
                 b',"return_logprob":true,"top_logprobs_num":%d,"sampling_params":' % self.top_logprobs,
                 _encode({**self.sampling, "max_new_tokens": self.max_new_tokens}),
                 b',"input_ids":',

@@ -35,9 +35,11 @@ class WeightService:
         """Submit again. Safe to repeat, and right for an epoch that this proxy never heard of. Raises Stale."""
         await self._change(lambda state: weight_state.released(state, epoch=epoch, now=self.wall()))
 
-    async def advance(self, version: int, *, epoch: int | None = None) -> None:
-        """Go to a version that is no older. Raises Stale."""
-        await self._change(lambda state: weight_state.advanced(state, version=version, epoch=epoch))
+    async def advance(self, version: int, *, epoch: int | None = None, flush_cache: bool | None = None) -> None:
+        """Go to a version that is no older; `flush_cache` is that of `wire.SetVersion`. Raises Stale."""
+        await self._change(
+            lambda state: weight_state.advanced(state, version=version, epoch=epoch, flush_cache=flush_cache)
+        )
 
     async def recover(self, to: Recovery) -> None:
         """Begin a new run at a version that may be older. Safe to repeat. Raises Stale."""

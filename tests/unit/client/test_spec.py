@@ -26,6 +26,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "model": "m",
         "models": {"names": None},
         "compatibility": {"requests": "lenient", "images": "refuse"},
+        "weights": {"cache": "byVersion"},
         "tokenizer": {
             "path": None,
             "hub": None,

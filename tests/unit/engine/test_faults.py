@@ -52,6 +52,8 @@ def spoiled(kind: str, reply: dict[str, Any]) -> bool:
         "unknown_finish_reason": lambda: meta["finish_reason"] == {"type": "mystery"},
         "missing_version": lambda: "weight_version" not in meta and "weight_versions" not in meta,
         "routed_experts": lambda: len(meta["routed_experts"]) == faults.ROUTED_EXPERTS_BYTES,
+        "cached": lambda: meta["cached_tokens"] == 12,
+        "missing_cached_tokens": lambda: "cached_tokens" not in meta,
         "wrong_count": lambda: meta["completion_tokens"] == len(ids) + 1,
     }
     return tests[kind]()

@@ -69,7 +69,7 @@ async def cut_and_resumed(weights: WeightService) -> None:
 
 states = st.builds(
     WeightState,
-    versions=st.builds(Versions, run=st.integers(0, 3), version=st.integers(0, 3)),
+    versions=st.builds(Versions, run=st.integers(0, 3), version=st.integers(0, 3), flushed=st.integers(0, 3)),
     gate=st.one_of(
         st.builds(Gate, epoch=st.integers(0, 3)),
         st.builds(Gate, epoch=st.integers(0, 3), mode=st.just("abort")),
@@ -143,6 +143,35 @@ def test_the_same_pause_again_is_the_same_and_an_older_one_is_refused_with_the_c
             paused(state, epoch=epoch, mode=mode, now=5.0)  # type: ignore[arg-type]
         assert status_of(refused.value) == 409
         assert b'"epoch":4' in body_of(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "flushed"),
+    [
+        ("abort", None, 7),
+        (None, None, 7),
+        ("in_place", None, 3),
+        ("in_place", True, 7),
+        ("abort", False, 3),
+    ],
+)
+def test_an_update_flushes_the_caches_unless_it_is_in_place_or_says_otherwise(
+    mode: Any, said: bool | None, flushed: int
+) -> None:
+    state = WeightState(versions=Versions(version=3, flushed=3))
+    if mode is not None:
+        state = paused(state, epoch=1, mode=mode, now=1.0)
+    after = advanced(state, version=7, epoch=None, flush_cache=said)
+    assert (after.versions.flushed, after.versions.may_meet_older_cache) == (flushed, flushed < 7)
+    assert advanced(after, version=7, epoch=None) == after, "again, without a word of it"
+    assert not advanced(after, version=7, epoch=None, flush_cache=True).versions.may_meet_older_cache
+    assert not recovered(after, Recovery(run=1, version=5, newer="drop")).versions.may_meet_older_cache
+
+
+def test_a_release_that_knows_of_no_flush_has_flushed_with_every_update() -> None:
+    form = WeightState(versions=Versions(version=7, flushed=3)).as_json()
+    del form["flushed"]
+    assert WeightState.from_json(form).versions.flushed == 7
 
 
 def test_a_late_continue_of_an_older_pause_is_refused() -> None:

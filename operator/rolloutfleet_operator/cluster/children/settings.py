@@ -64,7 +64,7 @@ def _written(settings: ProxySettings) -> dict[str, Any]:
     """
     dump = settings.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     resource = {"sessions": settings.sessions, "tokenizer": settings.tokenizer}
-    later = {name: getattr(settings, name) for name in ("models", "compatibility", "inspect", "memory")}
+    later = {name: getattr(settings, name) for name in ("models", "compatibility", "weights", "inspect", "memory")}
     dump |= {name: part.model_dump(mode="json", exclude_defaults=True) for name, part in {**resource, **later}.items()}
     return {name: value for name, value in dump.items() if value or name not in later}
 

@@ -35,6 +35,9 @@ class Stage:
         self.weights = weights
         self._counters = counters
         self.chunks: list[Chunk] = []
+        self.cache_by_version = True
+        self.mixed_cache = False
+        """Whether the last turn was marked."""
         self.rounds = 0
 
     async def close(self) -> None:
@@ -60,10 +63,13 @@ class Stage:
                 weights=self.weights.gate,
                 submission=submission,
                 on_chunk=self.chunks.append if streamed else None,
+                cache_by_version=self.cache_by_version,
                 max_rounds=max_rounds,
                 on_round=self._count,
             )
-            return await generation.run(request)
+            evidence = await generation.run(request)
+        self.mixed_cache = submission.mixed_cache
+        return evidence
 
     def _count(self) -> None:
         self.rounds += 1

@@ -18,6 +18,7 @@ from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT
 from rolloutfleet_engine.faults import SPOILERS
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_proxy.domain.errors import DomainError, GenerationCut
+from rolloutfleet_proxy.domain.weights import Recovery
 from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span
 from rolloutfleet_proxy.http.errors import status_of
 
@@ -80,6 +81,47 @@ async def test_new_tokens_are_handed_over_before_the_last_is_made() -> None:
         assert len(on.shown) < TOKENS
         evidence = await turn
     assert on.shown == evidence.output_ids.tolist()
+
+
+# Prefix caches
+
+
+async def test_each_round_has_the_key_of_the_weights_that_it_was_sent_to() -> None:
+    async with stage() as on:
+        await on.stand_after(5)
+        turn = asyncio.ensure_future(on.turn())
+        await on.until(running=1)
+        await on.pause("abort")
+        await on.go_on(2)
+        await turn
+        assert [entry["extra_key"] for entry in await on.log()] == ["0.1", "0.2"]
+        assert not on.mixed_cache
+        await on.weights.recover(Recovery(run=4, version=0, newer="drop"))
+        await on.turn(rid="later")
+        assert (await on.log())[-1]["extra_key"] == "4.0"
+
+
+async def test_a_round_at_other_weights_than_its_key_says_is_marked() -> None:
+    async with stage() as on:
+        (await on.http.post("/update_weight_version", json={"new_version": "7"})).raise_for_status()
+        await on.turn()
+        assert on.mixed_cache
+        await on.weights.advance(7)
+        await on.turn(rid="known")
+        assert not on.mixed_cache
+
+
+@pytest.mark.parametrize(("kind", "mixed"), [("cached", True), ("missing_cached_tokens", True), (None, False)])
+async def test_a_shared_cache_marks_what_may_have_met_it_until_it_is_flushed(kind: str | None, mixed: bool) -> None:
+    async with stage() as on:
+        on.cache_by_version = False
+        if kind is not None:
+            await on.fault(kind=kind, count=3)
+        for flush_cache, marked in ((None, False), (False, mixed), (True, False)):
+            await on.weights.advance(2 if flush_cache is not None else 1, flush_cache=flush_cache)
+            await on.turn(rid=f"turn {flush_cache}")
+            assert on.mixed_cache == marked
+        assert {entry["extra_key"] for entry in await on.log()} == {None}
 
 
 # Pauses
@@ -261,7 +303,7 @@ async def test_under_a_grammar_what_was_shown_cannot_be_taken_back(grammar: str)
 
 # Promise 2
 
-HARMLESS = {"missing_version", "routed_experts"}
+HARMLESS = {"missing_version", "routed_experts", "cached", "missing_cached_tokens"}
 
 
 @both
