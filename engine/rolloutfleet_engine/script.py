@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from rolloutfleet_engine.cues import Cue, CuedReply
 from rolloutfleet_engine.phrases import NOUNS, PLACES, sentence
@@ -25,6 +25,10 @@ FLOURISHES = (
 ENDING_TOOLS = ("final_answer", "final_result", "submit")
 """Tools by which smolagents, pydantic-ai and inspect-ai are told the answer: called instead of one in words."""
 DEPTH_LIMIT = 6
+MOST_ITEMS: Final = 64
+"""Of an array at the top, whatever its schema wants; a quarter of that a level deeper."""
+LONGEST_TEXT: Final = 4_000
+LARGEST: Final = 10**18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +179,7 @@ def object_for(schema: dict[str, Any], rng: random.Random, *, root: dict[str, An
 
 
 def array_for(schema: dict[str, Any], rng: random.Random, *, root: dict[str, Any], depth: int) -> list[Any]:
-    low = max(0, whole_number(schema.get("minItems"), 0 if depth >= DEPTH_LIMIT else 1))
+    low = min(MOST_ITEMS >> 2 * depth, max(0, whole_number(schema.get("minItems"), 0 if depth >= DEPTH_LIMIT else 1)))
     high = max(low, min(low + 2, whole_number(schema.get("maxItems"), low + 2)))
     count = low if depth >= DEPTH_LIMIT else rng.randint(low, high)
     return [value_for(schema.get("items", {}), rng, root=root, depth=depth + 1) for _ in range(count)]
@@ -203,7 +207,9 @@ def bound(schema: dict[str, Any], inclusive: str, exclusive: str, *, inward: int
 
 
 def whole_number(value: Any, otherwise: int) -> int:
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return otherwise
+    return int(max(-LARGEST, min(value, LARGEST)))
 
 
 def string_for(schema: dict[str, Any], rng: random.Random) -> str:
@@ -217,4 +223,4 @@ def string_for(schema: dict[str, Any], rng: random.Random) -> str:
     }
     text = formats.get(str(schema.get("format"))) or f"{rng.choice(PLACES)} {rng.choice(NOUNS)}"
     low, high = whole_number(schema.get("minLength"), 0), whole_number(schema.get("maxLength"), 10_000)
-    return text.ljust(low, "x")[: max(low, high)]
+    return text.ljust(min(low, LONGEST_TEXT), "x")[: max(low, high)]

@@ -57,7 +57,7 @@ class Writer:
         end = None if endless else self._end_id
         grammar = grammar_of(sampling, self._model.marks)
         if grammar is not None:
-            return self._constrained(prompt, grammar, sampling, end=end)
+            return self._constrained(prompt, grammar, sampling, end=end, most=limit)
         at_least = limit if endless else 0
         for opening, thinking in self._reader.openings(prompt):
             key = self._key(prompt[:opening], sampling.sampling_seed)
@@ -70,11 +70,13 @@ class Writer:
                 return Draft(key=key, begun=len(part), ids=tuple(ids[len(part) :]), end=end)
         raise AssertionError("the end of a prompt is always an opening")
 
-    def _constrained(self, prompt: Sequence[int], grammar: str, sampling: SamplingParams, *, end: int | None) -> Draft:
+    def _constrained(
+        self, prompt: Sequence[int], grammar: str, sampling: SamplingParams, *, end: int | None, most: int
+    ) -> Draft:
         key = self._key(prompt, sampling.sampling_seed)
         rng = random.Random(key)
         wishes = self._wishes(prompt, sampling, key=key, rng=rng)
-        return Draft(key=key, begun=0, ids=tuple(self._grammars.write(grammar, wishes, rng)), end=end)
+        return Draft(key=key, begun=0, ids=tuple(self._grammars.write(grammar, wishes, rng, most=most)), end=end)
 
     def _wishes(
         self, prompt: Sequence[int], sampling: SamplingParams, *, key: bytes, rng: random.Random

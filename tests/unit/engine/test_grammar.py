@@ -117,11 +117,35 @@ async def test_a_part_that_is_sent_again_begins_the_grammar_anew(engine: Callabl
 
 
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "minItems": 900_000, "items": {"type": "boolean"}},
+        {"type": "string", "minLength": 900_000},
+        {"type": "array", "minItems": 999, "items": {"type": "array", "minItems": 999, "items": {"type": "null"}}},
+    ],
+)
+async def test_what_a_schema_wants_is_written_no_further_than_the_turn_goes(
+    engine: Callable[..., Any], prompt: list[int], schema: Any
+) -> None:
+    sampling = {"json_schema": json.dumps(schema), "max_new_tokens": 50}
+    reply = await engine().generate(prompt, sampling_params=sampling)
+    assert (len(reply["output_ids"]), reply["meta_info"]["finish_reason"]["type"]) == (50, "length")
+
+
+@pytest.mark.parametrize(
     "sampling",
     [
         {"json_schema": "{"},
         {"json_schema": '{"type": "nothing"}'},
         {"regex": "(a"},
+        {"ebnf": "root ::= ("},
+        {"ebnf": "root ::= missing"},
+        {"ebnf": "no rules"},
+        {"ebnf": 'other ::= "a"'},
+        {"json_schema": '{"type": "array", "minItems": 1e9}'},
+        {"json_schema": '{"type": "string", "minLength" : 100000000}'},
+        {"regex": "a{1000000000}"},
+        {"ebnf": 'root ::= ("a" "b"){2, 9999999}'},
         {"structural_tag": "{"},
         {"structural_tag": "[]"},
         {"structural_tag": '{"format": {"type": "grammar", "grammar": "a"}}'},
