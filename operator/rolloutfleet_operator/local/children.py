@@ -86,6 +86,8 @@ def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:
         argv=(*commands.module(site.python, "rolloutfleet_engine"), *flags, "--model-path", str(site.model_path)),
         url=site.url(name),
         ready_path="/health",
+        # Not /health, which waits for a generation: in a pause, and while weights are loaded, there is none.
+        answers_path="/model_info",
         stop_grace=5.0,
     )
 

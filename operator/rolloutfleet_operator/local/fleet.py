@@ -26,6 +26,10 @@ from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateF
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
+SILENT_INTERVAL = 3.0
+SILENT_PROBES = 12
+"""So many in a row that nobody answered: what was ready is stuck, and is ended and started again. They are counted, so
+that a machine that stood still meanwhile ends nothing."""
 DISCOVERY_TIMEOUT = 5.0
 
 
@@ -255,8 +259,19 @@ class LocalFleet:
                     running.phase, running.since, running.ever_ready = Phase.READY, time.monotonic(), True
                     self._changed.set()
                     self._say(running, "ready")
-                    return
+                    break
                 await asyncio.sleep(PROBE_INTERVAL)
+            if child.answers_path is not None:
+                await self._watch_answers(running, client, child.answers_path)
+
+    async def _watch_answers(self, running: _RunningChild, client: httpx.AsyncClient, path: str) -> None:
+        silent = 0
+        while running.phase is Phase.READY and silent < SILENT_PROBES:
+            await asyncio.sleep(SILENT_INTERVAL)
+            silent = 0 if await _answers(client, path) else silent + 1
+        if running.phase is Phase.READY:
+            self._say(running, f"has not answered for {SILENT_PROBES * (SILENT_INTERVAL + PROBE_TIMEOUT):.0f} s")
+            running.process.kill()
 
     async def _stop_child(self, running: _RunningChild, why: str) -> None:
         if running.phase is Phase.ENDED:

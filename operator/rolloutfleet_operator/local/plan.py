@@ -43,6 +43,8 @@ class Child:
     """Seconds between being told to stop and being killed."""
     files: tuple[tuple[Path, str], ...] = ()
     """Written before it is started."""
+    answers_path: str | None = None
+    """Answered whatever it has to do, as long as it is not stuck; None: nobody asks."""
 
 
 @dataclass(slots=True, kw_only=True)

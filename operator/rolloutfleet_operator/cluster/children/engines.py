@@ -50,7 +50,9 @@ _CONTAINER: Final[Manifest] = {
     "name": CONTAINER,
     "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
     "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=_SLOWEST_START // _PERIOD),
-    "livenessProbe": get("/health", "http", period=_PERIOD, timeout=20, failures=6),
+    # /health waits for a generation: in a pause, and while weights are loaded, there is none. What hangs within SGLang
+    # is ended by its own watchdog.
+    "livenessProbe": get("/model_info", "http", period=_PERIOD, timeout=20, failures=6),
     "readinessProbe": get("/health", "http", period=5, timeout=20, failures=2),
     "terminationMessagePolicy": "FallbackToLogsOnError",
 }
