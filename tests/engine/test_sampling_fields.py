@@ -12,6 +12,8 @@ from tests.engine.test_capture import assert_kept
 from tests.fleets import AgentSession, ProxyProcess
 from tokenizers import Tokenizer
 
+from rolloutfleet_proxy.capture.engine_bounds import MAX_GRAMMAR_BYTES, MAX_WRITTEN_OUT
+
 JSON = Any
 CHAT: JSON = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}
 LIKELY = 300
@@ -109,3 +111,36 @@ def test_the_engines_vocabulary_is_the_proxys(session: AgentSession, token: int)
     """What is refused here the engine would refuse as well, and it takes what is not."""
     reply = session.raw_chat({**CHAT, "logit_bias": {str(token): 1}})
     assert reply.status_code == (200 if token == 2047 else 400), reply.text
+
+
+def padded(text: str) -> str:
+    """As long as a grammar may be, with a comment behind."""
+    return f"{text}\n#{' ' * (MAX_GRAMMAR_BYTES - len(text) - 2)}"
+
+
+FULL_ENUM = {"enum": [f"value{number:05}" for number in range(4_600)]}
+FULL_OBJECT = {"type": "object", "properties": {f"property{number:04}": {"type": "string"} for number in range(1_600)}}
+DEEP = {"items": {"items": {"type": "boolean"}, "type": "array", "maxItems": 900}, "type": "array", "maxItems": 1_000}
+
+ITEMS = {"type": "json_schema", "json_schema": DEEP["items"]}
+REPEATED = {"type": "repeat", "min": 0, "max": 1_000, "content": ITEMS}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": FULL_ENUM}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": FULL_OBJECT}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": DEEP}}},
+        {"regex": f"[a-z]{{0,{MAX_WRITTEN_OUT}}}"},
+        {"regex": "|".join(f"word{number}" for number in range(6_500))},
+        {"ebnf": padded(f'root ::= ("a" | "b"){{0,{MAX_WRITTEN_OUT // 3}}}')},
+        {"structural_tag": {"type": "structural_tag", "format": REPEATED}},
+    ],
+    ids=["enum", "object", "counts", "regex", "alternatives", "ebnf", "structural tag"],
+)
+async def test_a_grammar_at_its_bounds_is_compiled_and_stops_nobody(
+    session: AgentSession, real_engine: Engine, fields: JSON
+) -> None:
+    ask(session, **fields)
+    assert (await real_engine.get("/health")).status == 200

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rolloutfleet_proxy import failpoints
+from rolloutfleet_proxy.capture.engine_bounds import bounded
 from rolloutfleet_proxy.capture.job import TurnJob
 from rolloutfleet_proxy.capture.prompting import Prompted
 from rolloutfleet_proxy.dialects.base import TurnRequest
@@ -40,16 +41,18 @@ class Generator(Struct, frozen=True, kw_only=True):
     async def generate(
         self, job: TurnJob, prompted: Prompted, submission: Submission, on_chunk: OnChunk | None
     ) -> Evidence:
-        """Raises ContextExceeded, EvidenceRefused for a reply that is none, and as `Generation.run` does."""
+        """Raises ContextExceeded, InvalidParameter for a grammar or a stop pattern out of bounds, EvidenceRefused for a
+        reply that is none, and as `Generation.run` does."""
         failpoints.reach(failpoints.BEFORE_ENGINE)
         request = job.request
+        budget = self.budget(request, len(prompted.prompt.ids))
         asked = GenerateRequest(
             rid=job.call.turn_name,
             routing_key=job.session.name,
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
-            max_new_tokens=self.budget(request, len(prompted.prompt.ids)),
-            sampling=self._sampling(request),
+            max_new_tokens=budget,
+            sampling=bounded(self._sampling(request), tokens=budget, called=request.called),
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
             with_logprobs=on_chunk is not None and request.logprobs,
@@ -109,7 +112,8 @@ class Generator(Struct, frozen=True, kw_only=True):
         job.call.tools_unconstrained = True
         self.metrics.ignored(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
-        return await generation.run(replace(_sampled(asked, calls.fallback), rid=f"{asked.rid}.wish"))
+        fallback = bounded(calls.fallback, tokens=asked.max_new_tokens, called=job.request.called)
+        return await generation.run(replace(_sampled(asked, fallback), rid=f"{asked.rid}.wish"))
 
     def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""

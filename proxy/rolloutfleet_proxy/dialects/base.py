@@ -85,8 +85,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """
 
     names: ClassVar[Mapping[str, str]] = {}
-    """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops`, `top_logprobs`
-    and `follows`, where it calls them otherwise: errors that are the same for all APIs name them so."""
+    """What the API calls `messages`, `model`, `tools`, `chat_template_kwargs`, `max_tokens`, `stops`, `top_logprobs`,
+    `follows`, and parameters of `sampling`, where it calls them otherwise: errors that are the same for all APIs name
+    them so."""
     max_tokens_is_upper_bound: ClassVar[bool] = False
     """Whether the API's clients mean `max_tokens` as an upper bound, which is cut to what the context leaves. Elsewhere
     a limit beyond that is refused."""

@@ -112,7 +112,7 @@ def test_a_bias_and_a_pattern_hold_beside_tools_and_along_a_session(fleet: Fleet
     session = proxy.start_session()
     messages: list[Json] = [{"role": "user", "content": "What is the weather in Oslo?"}]
     for number in range(3):
-        body = {"messages": messages, "tools": TOOLS, "logit_bias": {"300": -100}, "stop_regex": "zz+"}
+        body = {"messages": messages, "tools": TOOLS, "logit_bias": {"300": -100}, "stop_regex": "zz{1,9}"}
         message = session.raw_chat(body).raise_for_status().json()["choices"][0]["message"]
         results = [
             {"role": "tool", "tool_call_id": call["id"], "content": "Rain."} for call in message.get("tool_calls") or []

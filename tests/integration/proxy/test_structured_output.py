@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import httpx
+import pytest
 from pydantic import BaseModel
-from tests.fleets import ProxyProcess
+from tests.fleets import Fleet, ProxyProcess
+from tests.waiting import PATIENCE
 
 
 class Weather(BaseModel):
@@ -46,3 +49,44 @@ def test_a_turn_sampled_under_a_grammar_says_so(proxy: ProxyProcess) -> None:
     with proxy.admin() as admin:
         exported = admin.post("/export", json={"session_ids": [session.session_id]}).raise_for_status().json()
     assert [turn["constrained"] for turn in exported["trajectories"][0]["turns"]] == kinds
+
+
+ENDLESS = {"type": "object", "properties": {"x": {"type": "array", "minItems": 1e9}}}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "path"),
+    [
+        (
+            "chat/completions",
+            {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            "messages",
+            {"messages": HELLO, "output_config": {"format": {"type": "json_schema", "schema": ENDLESS}}},
+            "output_config.format.schema",
+        ),
+        (
+            "responses",
+            {"input": HELLO, "text": {"format": {"type": "json_schema", "name": "x", "schema": ENDLESS}}},
+            "text.format.schema",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_no_turn_can_come_to_reaches_no_engine(
+    fleet: Fleet, proxy: ProxyProcess, route: str, asked: dict[str, Any], path: str, stream: bool
+) -> None:
+    session, before = proxy.start_session(), len(fleet.engine.log())
+    limit = "max_output_tokens" if route == "responses" else "max_tokens"
+    reply = httpx.post(
+        f"{session.base_url}/{route}",
+        json={"model": "simulated", limit: 9, "stream": stream, **asked},
+        headers={"authorization": f"Bearer {session.api_key}"},
+        timeout=PATIENCE,
+    )
+    assert reply.status_code == 400
+    assert f"{path}.properties.x.minItems" in reply.json()["error"]["message"]
+    assert session.turns() == [] and len(fleet.engine.log()) == before

@@ -46,6 +46,7 @@ class MessagesRequest(TurnRequest, frozen=True, kw_only=True):
         "chat_template_kwargs": "output_config",
         "reasoning_effort": "output_config.effort",
         "stops": "stop_sequences",
+        "json_schema": "output_config.format.schema",
     }
     max_tokens_is_upper_bound: ClassVar = True
 

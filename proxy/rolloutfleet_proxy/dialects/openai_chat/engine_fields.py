@@ -3,18 +3,16 @@
 Bounds are those of SGLang 0.5.23 (`srt/sampling/sampling_params.py`) where it has some.
 
 - `logit_bias`: token id -> what is added to its logit, within the OpenAI API's own range.
-- `stop_regex`: patterns at which a generation ends. An engine searches for them at every token, between two steps of
-  all its requests, so a pattern that could be tried in too many ways is refused.
+- `stop_regex`: patterns at which a generation ends. How long a search for one takes depends on the turn's tokens
+  (`capture.engine_bounds`).
 - `custom_params`: what an engine's own logit processors and its thinking budget read. Names that begin with two
   underscores are SGLang's own means of transport, and are refused.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
-from re import _constants, _parser  # type: ignore[attr-defined]
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -28,11 +26,6 @@ MAX_PATTERNS: Final = 32
 MAX_PATTERN_BYTES: Final = 256
 MAX_CUSTOM_PARAMS: Final = 64
 MAX_CUSTOM_BYTES: Final = 64 << 10
-MAX_WAYS: Final = 1 << 18
-"""In which a pattern may be tried at one place of a text."""
-
-_OPEN: Final = 64
-"""Ways that a repetition without an end counts as."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 
@@ -66,37 +59,8 @@ def _check_pattern(pattern: str, *, at: str) -> None:
         raise InvalidParameter(at, f"A pattern has at most {MAX_PATTERN_BYTES} bytes.")
     try:
         re.compile(pattern)
-        ways = _ways(_parser.parse(pattern))
     except (re.error, RecursionError, OverflowError):
         raise InvalidParameter(at, "It is no regular expression that Python's re module takes.") from None
-    if ways > MAX_WAYS:
-        raise InvalidParameter(
-            at,
-            "It could be tried in too many ways, which would hold up the engine: leave out references to groups, and "
-            "repeat no repetitions or alternatives.",
-        )
-
-
-def _ways(pattern: Iterable[tuple[Any, Any]]) -> float:
-    """In how many ways a pattern can be tried at one place, at the most."""
-    return math.prod(_ways_of(kind, value) for kind, value in pattern)
-
-
-def _ways_of(kind: Any, value: Any) -> float:
-    if kind in (_constants.GROUPREF, _constants.GROUPREF_EXISTS):
-        return math.inf
-    if kind is _constants.BRANCH:
-        return sum(map(_ways, value[1]))
-    if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT):
-        least, most, inner = value
-        longest = least + _OPEN if most == _constants.MAXREPEAT else most
-        within = _ways(inner)
-        if within == 1:
-            return float(longest - least + 1)
-        return within**longest if longest * math.log2(within) < 64 else math.inf
-    if kind in (_constants.SUBPATTERN, _constants.ASSERT, _constants.ASSERT_NOT):
-        return _ways(value[-1])
-    return _ways(value) if kind is _constants.ATOMIC_GROUP else 1
 
 
 def custom_params(given: dict[str, Any]) -> dict[str, Any]:

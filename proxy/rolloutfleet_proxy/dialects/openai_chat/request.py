@@ -28,7 +28,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta as Rule
 from msgspec.structs import replace
@@ -54,6 +54,8 @@ _Grammar = Annotated[str, Rule(min_length=1)]
 
 class ChatRequest(TurnRequest, frozen=True, kw_only=True):
     """A request that can be honoured. `messages` and `template.tools` are as sent."""
+
+    names: ClassVar = {"json_schema": "response_format.json_schema.schema"}
 
     include_usage: bool
 

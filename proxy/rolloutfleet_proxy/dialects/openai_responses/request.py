@@ -74,6 +74,7 @@ class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
         "messages": "input",
         "max_tokens": "max_output_tokens",
         "stops": "stop",
+        "json_schema": "text.format.schema",
         "follows": "previous_response_id",
     }
     max_tokens_is_upper_bound: ClassVar = True
