@@ -88,6 +88,10 @@ from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 HOUSEKEEPING_INTERVAL = 5.0
 """Seconds between looks at what is done by itself: leases and shards that expire, rows and pages to be freed."""
 
+TICK_INTERVAL = 1.0
+LONGEST_STEP = 5.0
+"""Seconds that the served clock goes on between two of its ticks at the most."""
+
 STORE_FOLDER = "store"
 SHARDS_FOLDER = "shards"
 
@@ -191,6 +195,7 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
     often = partial(every, lambda: HOUSEKEEPING_INTERVAL)
     work = {
         "boot": _note_boot(writer),
+        "clock": every(lambda: TICK_INTERVAL, store.clock.tick),
         "leases": often(services.exports.expire),
         "shards": often(parts.shards.tick),
         "sweep": sweeping(services.dumps, settings),
@@ -291,7 +296,7 @@ def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
         with_reserve=True,
     )
     stack.callback(database.close)
-    store = Store.over(database, ordinal=settings.ordinal)
+    store = Store.over(database, ordinal=settings.ordinal, longest_step=LONGEST_STEP)
     store.writer.keep_fraction = settings.inspect.keep.fraction
     stack.push_async_callback(store.close)
     return store

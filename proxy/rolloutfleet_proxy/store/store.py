@@ -73,9 +73,10 @@ class Store:
         ordinal: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        longest_step: float = float("inf"),
     ) -> Self:
-        """Begin to write and read, in a running event loop."""
-        clock = ServedClock(database, monotonic=monotonic)
+        """Begin to write and read, in a running event loop. `longest_step` is the clock's, which must tick then."""
+        clock = ServedClock(database, monotonic=monotonic, longest_step=longest_step)
         return cls(
             database,
             Owner(ordinal, database.store_id),

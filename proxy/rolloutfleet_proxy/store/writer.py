@@ -60,19 +60,32 @@ class _Job:
 class ServedClock:
     """Seconds that a store has been served over all its boots: no clock jump and no time with the proxy down counts.
 
-    Monotonic, and durable to `SAVE_EVERY`.
+    Monotonic, and durable to `SAVE_EVERY`. From one `tick` to the next it goes no further than `longest_step`: of the
+    time for which a process stood still (SIGSTOP, a paused machine), nobody could have used a session.
     """
 
-    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        longest_step: float = float("inf"),
+    ) -> None:
         with contextlib.closing(database.connect(read_only=True)) as connection:
             row = connection.execute("SELECT value FROM facts WHERE name = 'served'").fetchone()
-        self._before: float = row[0] if row else 0.0
         self._monotonic = monotonic
-        self._started = monotonic()
+        self._longest_step = longest_step
+        self._ticked: tuple[float, float] = row[0] if row else 0.0, monotonic()
+        """Served and monotonic seconds at the last tick; together, as other threads read them."""
         self._saved = float("-inf")
 
     def now(self) -> float:
-        return self._before + (self._monotonic() - self._started)
+        served, ticked = self._ticked
+        return served + min(self._longest_step, self._monotonic() - ticked)
+
+    async def tick(self) -> None:
+        """Go on. To be called more often than the longest step is."""
+        self._ticked = self.now(), self._monotonic()
 
     def save(self, connection: sqlite3.Connection, served: float) -> None:
         """Write the count with a transaction that is under way, if the last one is old enough."""

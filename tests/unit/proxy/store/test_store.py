@@ -244,6 +244,18 @@ async def test_served_seconds_go_on_after_a_restart_and_skip_the_time_between(tm
     assert again.now() == 57
 
 
+async def test_served_seconds_leave_out_what_a_process_stood_still_for(tmp_path: Path) -> None:
+    now = [1000.0]
+    clock = ServedClock(open_database(tmp_path), monotonic=lambda: now[0], longest_step=5.0)
+    seen = []
+    for passed in (1.0, 4.0, 75.0, 0.5, 5.0):
+        now[0] += passed
+        seen.append(clock.now())
+        await clock.tick()
+        assert clock.now() == seen[-1]
+    assert seen == [1.0, 5.0, 10.0, 10.5, 15.5]
+
+
 def test_a_store_of_another_fleet_is_opened_only_where_it_is_adopted(tmp_path: Path) -> None:
     def opened(belonging: Belonging | None) -> str:
         database = open_database(tmp_path, belonging)
