@@ -215,7 +215,7 @@ class GatewaySpec(SpecModel):
     @field_validator("policy", mode="before")
     @classmethod
     def _loses_nothing(cls, policy: object) -> object:
-        if policy in _LOSING_POLICIES:
+        if isinstance(policy, str) and policy in _LOSING_POLICIES:
             raise ValueError(
                 f"{policy} is refused: under it the gateway writes requests anew and loses sampling parameters that it "
                 "does not know; use manual, round_robin or random"

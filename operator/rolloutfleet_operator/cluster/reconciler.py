@@ -5,6 +5,7 @@ and any number of times. What is kept between passes (samples of memory, what ou
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, Final
 from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster import failpoints, observe, reading
-from rolloutfleet_operator.cluster.api import Api, Object
+from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import names
@@ -55,6 +56,8 @@ RESYNC: Final = 300.0
 RELIST: Final = 600.0
 """Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
 which began together don't all read at once."""
+MOST_SAID: Final = 500
+"""Letters of what a pass failed with."""
 MOST_NAMED: Final = 5
 """Fields of the spec that are not known here, by name; of more it is said how many."""
 
@@ -130,8 +133,27 @@ class Reconciler:
 
         `changed`: the kinds of which something changed since the last one, as the watches tell. Other objects are taken
         as the last pass found them, for as long as `RELIST`; but all are read before a proxy is disturbed. Raises
-        ApiUnreachable, and ApiRefused where the fleet can't even be read.
+        ApiUnreachable, and ApiRefused where the fleet can't even be read; what else it raises stands in the status.
         """
+        try:
+            return await self._reconcile(changed)
+        except (ApiUnreachable, ApiRefused):
+            raise
+        except Exception as error:
+            await self._tell_failed(error)
+            raise
+
+    async def _tell_failed(self, error: Exception) -> None:
+        """A pass ended where none should: one fleet's, which the others go on without."""
+        with contextlib.suppress(ApiUnreachable, ApiRefused):
+            body = await self._shared.api.get(KIND, self._namespace, self._name)
+            if body is not None:
+                what = f"{type(error).__name__}: {error}"[:MOST_SAID]
+                message = f"the operator can't carry this fleet out, and its log says more ({what})"
+                said = message, body["metadata"]["generation"], self._now()
+                await self._write(body, unusable(reading.status_of(body), *said, reason=ProblemReason.PASS_FAILED))
+
+    async def _reconcile(self, changed: Set[str]) -> float | None:
         snapshot, self._snapshot = self._snapshot, None
         changed, self._touched = changed | self._touched, frozenset()
         if snapshot is not None and self._now() - snapshot.since < self._relist_after:

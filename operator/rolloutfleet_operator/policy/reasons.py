@@ -45,6 +45,7 @@ class ProblemReason(StrEnum):
     """What is wrong, the worst first: the order here is that of `status.problems`."""
 
     SPEC_INVALID = "SpecInvalid"
+    PASS_FAILED = "PassFailed"
     TEMPLATE_INVALID = "TemplateInvalid"
     SETTINGS_INVALID = "SettingsInvalid"
     PERMISSION_DENIED = "PermissionDenied"

@@ -375,16 +375,23 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
     )
 
 
-def unusable(earlier: FleetStatus, message: str, generation: int, now: float) -> FleetStatus:
+def unusable(
+    earlier: FleetStatus,
+    message: str,
+    generation: int,
+    now: float,
+    *,
+    reason: ProblemReason = ProblemReason.SPEC_INVALID,
+) -> FleetStatus:
     """Of a spec that can't be read, or not be carried out at all: nothing is changed, and that is said."""
     time = text_of(now)
     said = {each.type: Condition(each.status, each.reason, each.message) for each in earlier.conditions}
     made = {kind: said.get(kind, Condition("Unknown", ConditionReason.NOT_KNOWN)) for kind in _MAKERS}
-    made |= dict.fromkeys(_SPEC_KINDS, Condition("False", ProblemReason.SPEC_INVALID, message))
+    made |= dict.fromkeys(_SPEC_KINDS, Condition("False", reason, message))
     return earlier.model_copy(
         update={
             "observed_generation": generation,
-            "problems": _problems((Problem(ProblemReason.SPEC_INVALID, message),), earlier, time),
+            "problems": _problems((Problem(reason, message),), earlier, time),
             "conditions": with_times(made, earlier.conditions, generation, time),
         }
     )

@@ -81,7 +81,7 @@ def _merge_mapping(base: Mapping[str, Any], overlay: Mapping[str, Any], path: st
 def _merge_list(name: str, base: Sequence[Any], overlay: Sequence[Any], path: str) -> list[Any]:
     key = MERGE_KEYS[name]
     merged = list(base)
-    at = {element[key]: index for index, element in enumerate(base)}
+    at = {_key_of(element, key, path): index for index, element in enumerate(base)}
     for index, element in enumerate(overlay):
         if not isinstance(element, dict) or not isinstance(element.get(key), str | int):
             raise TemplateInvalid(f"{path}[{index}].{key}: is missing; elements of {name} are merged by it")
@@ -94,6 +94,14 @@ def _merge_list(name: str, base: Sequence[Any], overlay: Sequence[Any], path: st
         else:
             merged[there] = _merge_mapping(merged[there], element, f"{path}[{index}]")
     return merged
+
+
+def _key_of(element: Mapping[str, Any], key: str, path: str) -> str | int:
+    """Of an element that a field of the spec gave."""
+    found = element.get(key)
+    if not isinstance(found, str | int):
+        raise TemplateInvalid(f"{path}: an element that the spec gives has no {key}")
+    return found
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:
@@ -130,6 +138,8 @@ def _check_spec(spec: Mapping[str, Any], path: str, fixed: Fixed) -> None:
         if kind in spec and not isinstance(spec[kind], list):
             raise TemplateInvalid(f"{path}.{kind}: must be a list of elements with a name")
     for index, volume in _elements(spec, "volumes"):
+        if not isinstance(volume.get("name"), str | None):
+            raise TemplateInvalid(f"{path}.volumes[{index}].name: must be text, not {type(volume['name']).__name__}")
         if volume.get("name") in fixed.volumes:
             raise TemplateInvalid(
                 f"{path}.volumes[{index}]: the volume {volume['name']} is the operator's own; choose another name"

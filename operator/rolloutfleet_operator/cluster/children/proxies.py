@@ -185,7 +185,7 @@ def _volumes(fleet: Fleet) -> list[Manifest]:
     if spec.proxies.storage.ephemeral:
         volumes.append({"name": STATE, "emptyDir": {}})
     if spec.sessions.dump.volume is not None:
-        volumes.append({"name": DUMPS, **spec.sessions.dump.volume})
+        volumes.append({**spec.sessions.dump.volume, "name": DUMPS})
     if spec.gateway.api_key_secret is not None:
         volumes.append(ENGINE_KEY.volume(spec.gateway.api_key_secret))
     if engines_by_address(spec) is None:

@@ -14,6 +14,8 @@ from tests.waiting import comes_true
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import other_operators
 from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
+from rolloutfleet_operator.cluster.children import proxies
+from rolloutfleet_operator.cluster.children.names import Fleet
 from rolloutfleet_operator.cluster.fleets import BACKOFF
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
@@ -298,3 +300,27 @@ async def test_a_new_key_comes_before_the_old_one_goes(server: ApiServer, fleet:
         await comes_true(lambda: fleet.keys()[-1] == old)
         await comes_true(lambda: len(fleet.keys()) == 1)
         assert fleet.keys() != [old]
+
+
+async def test_a_pass_that_ends_in_an_error_is_said_of_its_fleet_and_the_others_go_on(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FleetThere(server, "other")
+    other.apply()
+    template, broken = proxies.template, [True]
+
+    def breaks(of: Fleet, *more: Any) -> Any:
+        if of.name == "math" and broken:
+            raise RuntimeError("no such thing")
+        return template(of, *more)
+
+    monkeypatch.setattr(proxies, "template", breaks)
+    async with operating(server):
+        await comes_true(lambda: fleet.condition().get("reason") == "PassFailed")
+        assert "RuntimeError: no such thing" in fleet.problems()["PassFailed"]
+        assert fleet.condition("Progressing")["status"] == "False"
+        await comes_true(lambda: "StatefulSet/other-proxy" in other.children())
+        assert "StatefulSet/math-proxy" not in fleet.children()
+        broken.clear()
+        await comes_true(lambda: fleet.children() >= CHILDREN)
+        await comes_true(lambda: fleet.problems() == {} and fleet.condition().get("reason") != "PassFailed")
