@@ -106,5 +106,7 @@ class Counting(Struct, frozen=True, kw_only=True):
         try:
             return await self.prompting.length(job)
         except ContextExceeded as error:
-            error.param = request.called("messages")
-            raise
+            # What is too long to be encoded at all; a lower bound tells a client what it wants to know.
+            if error.prompt_tokens is None:
+                raise
+            return error.prompt_tokens

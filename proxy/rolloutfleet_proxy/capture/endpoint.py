@@ -59,7 +59,7 @@ class _Read:
     request: TurnRequest
     conversation: Conversation
     body: bytes | None
-    """Of the body as it came, where the call has a key."""
+    """Of the body as it came and its API, where the call has a key."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -174,7 +174,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return body, large
 
     def _read(self, session: Session, asked: DialectCall, body: bytes) -> _Read:
-        of_body = digest16(body) if _IDEMPOTENCY_KEY in asked.headers else None
+        # The same bytes may be a call of another API: that is another call.
+        of_body = digest16(body, asked.dialect.tells_bodies) if _IDEMPOTENCY_KEY in asked.headers else None
         by = asked.dialect.read
         said = by(body, self.reading) if len(body) < LARGE_REQUEST else read_large(by, body, self.reading)
         request = as_owned(said, session.sampling)

@@ -26,8 +26,6 @@ MAX_WRITTEN_OUT: Final = 1_000_000
 """Parts of a grammar whose counts are written out."""
 MAX_SEARCH_STEPS: Final = 1 << 22
 """Of one search for a stop pattern in the text that it may have to look at: some 10 ms, at worst 150."""
-LONGEST_TOKEN: Final = 256
-"""Characters that a token stands for at the most, or a few more."""
 
 _LOWER: Final = ("minLength", "minItems", "minProperties", "minContains")
 _UPPER: Final = ("maxLength", "maxItems", "maxProperties", "maxContains")
@@ -51,22 +49,25 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def bounded(sampling: Mapping[str, Any], *, tokens: int, called: Callable[[str], str]) -> dict[str, Any]:
-    """The sampling parameters of a turn of so many tokens, less the counts that it can't reach. `called` gives the
-    request's name of a parameter. Raises InvalidParameter."""
-    within = dict(sampling)
+def bounded(
+    sampling: Mapping[str, Any], *, tokens: int, longest_token: int, called: Callable[[str], str]
+) -> dict[str, Any]:
+    """The sampling parameters of a turn of so many tokens, of so many letters at the most, less the counts that it
+    can't reach. `called` gives the request's name of a parameter. Raises InvalidParameter."""
+    within, turn = dict(sampling), _Turn(tokens, longest_token)
     for name, bound in _BOUNDS.items():
         if name in within:
-            within[name] = bound(within[name], _Turn(tokens), called(name))
+            within[name] = bound(within[name], turn, called(name))
     return within
 
 
 class _Turn:
     """What a reply can hold."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, longest_token: int) -> None:
         self.tokens = tokens
-        self.characters = tokens * LONGEST_TOKEN
+        self.longest_token = longest_token
+        self.characters = tokens * longest_token
 
     def check_reached(self, least: int, *, at: str) -> None:
         if least > self.characters:
@@ -273,7 +274,7 @@ def _check_search(pattern: str, turn: _Turn, *, at: str) -> None:
     parsed = _parser.parse(pattern)
     longest = parsed.getwidth()[1]
     endless = longest >= int(_constants.MAXREPEAT)
-    text = min(turn.tokens, turn.tokens if endless else longest + 1) * LONGEST_TOKEN
+    text = min(turn.tokens, turn.tokens if endless else longest + 1) * turn.longest_token
     steps = text * (_ways(parsed, endless=text) + (0 if endless else longest))
     if steps > MAX_SEARCH_STEPS:
         raise InvalidParameter(

@@ -52,7 +52,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
             max_new_tokens=budget,
-            sampling=bounded(self._sampling(request), tokens=budget, called=request.called),
+            sampling=self._bounded(self._sampling(request), budget, request),
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
             with_logprobs=on_chunk is not None and request.logprobs,
@@ -112,8 +112,12 @@ class Generator(Struct, frozen=True, kw_only=True):
         job.call.tools_unconstrained = True
         self.metrics.ignored(calls.wishes)
         # With an id of its own: an engine may not have forgotten the one that it refused.
-        fallback = bounded(calls.fallback, tokens=asked.max_new_tokens, called=job.request.called)
+        fallback = self._bounded(calls.fallback, asked.max_new_tokens, job.request)
         return await generation.run(replace(_sampled(asked, fallback), rid=f"{asked.rid}.wish"))
+
+    def _bounded(self, sampling: Mapping[str, Any], tokens: int, request: TurnRequest) -> dict[str, Any]:
+        longest = self.chat_format.vocabulary.longest_token
+        return bounded(sampling, tokens=tokens, longest_token=longest, called=request.called)
 
     def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""

@@ -65,7 +65,7 @@ def _with_key(session: Session, key: str, body: bytes) -> Call | int | None:
     known = call.digest if call is not None else session.briefs[number].digest if number is not None else body
     if known != body:
         raise IdempotencyKeyReused(
-            "This Idempotency-Key was used with another body. Send a new key with a new request."
+            "This Idempotency-Key was used with another body, or at another API. Send a new key with a new request."
         )
     return call if call is not None else number
 

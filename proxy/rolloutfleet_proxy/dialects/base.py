@@ -194,6 +194,8 @@ class Dialect(ABC, Generic[RequestT]):
     """One API that agents speak."""
 
     name: ClassVar[str]
+    tells_bodies: ClassVar[bytes] = b""
+    """What tells a body of this API from the same bytes sent to another."""
     api: ClassVar[str]
     """What it is called within a sentence."""
     paths: ClassVar[tuple[str, ...]]

@@ -8,7 +8,7 @@ message that comes late, twice or out of order changes nothing. That is all the 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,8 @@ from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LeftOpen, PauseMode
 from rolloutfleet_proxy.domain.errors import EpochStale, InvalidParameter, Stale, VersionBackwards
 from rolloutfleet_proxy.domain.recovery import DROP
 
+KEPT_EPOCHS: Final = 2**20
+"""The last ones, to which no call leaps: one that did would leave no epoch for the next pause."""
 HOLDING_MODES: tuple[PauseMode, ...] = ("retract", "in_place")
 """Modes that leave calls in flight at the engines."""
 
@@ -149,8 +151,10 @@ def joined(known: WeightState, heard: WeightState) -> WeightState:
 
 
 def paused(state: WeightState, *, epoch: int, mode: PauseMode, now: float) -> WeightState:
-    """The state that a pause of this epoch makes; the same one again changes nothing. Raises Stale."""
+    """The state that a pause of this epoch makes; the same one again changes nothing. Raises Stale, and
+    InvalidParameter."""
     gate = state.gate
+    _refuse_leap(epoch, gate)
     if gate.paused and (epoch, mode) == (gate.epoch, gate.mode):
         return state
     if epoch <= gate.epoch:
@@ -159,7 +163,8 @@ def paused(state: WeightState, *, epoch: int, mode: PauseMode, now: float) -> We
 
 
 def released(state: WeightState, *, epoch: int, now: float) -> WeightState:
-    """The state once the pause of this epoch is over, heard of before or not. Raises Stale."""
+    """The state once the pause of this epoch is over, heard of before or not. Raises Stale, InvalidParameter."""
+    _refuse_leap(epoch, state.gate)
     if epoch < state.gate.epoch:
         raise stale_epoch(epoch, state.gate)
     if epoch == state.gate.epoch and not state.gate.paused:
@@ -215,6 +220,15 @@ def next_epoch(states: list[WeightState]) -> int:
             "epoch", f"The fleet is at epoch {newest}, and none is above {LAST_EPOCH}: there is no next one."
         )
     return newest + 1
+
+
+def _refuse_leap(epoch: int, gate: Gate) -> None:
+    if epoch > max(LAST_EPOCH - KEPT_EPOCHS, gate.epoch + 1):
+        raise InvalidParameter(
+            "epoch",
+            f"{epoch} is one of the last {KEPT_EPOCHS}, which only follow on one another: the current one is "
+            f"{gate.epoch}.",
+        )
 
 
 def stale_epoch(asked: int, gate: Gate) -> Stale:

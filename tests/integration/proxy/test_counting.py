@@ -125,6 +125,8 @@ def test_a_last_message_of_the_assistants_counts_and_so_does_a_prompt_that_fills
     said = {"role": "assistant", "content": "Let me look that up."}
     assert counted(session, messages=[QUESTION, said]) > counted(session)
     assert counted(session, messages=[{"role": "user", "content": "word " * 140_000}]) > 131_072
+    endless = [{"role": "user", "content": "word " * 4_000_000}]
+    assert counted(session, messages=endless) > 131_072, "a lower bound: nobody encodes so much to tell how long it is"
 
 
 @pytest.fixture

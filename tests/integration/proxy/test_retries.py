@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.integration.proxy.calls import BODY, RETRY, asking, leave_early, sent, total
@@ -61,6 +62,18 @@ def test_a_key_used_again_with_another_body_is_422_and_changes_nothing(proxy: Pr
     session.raw_chat(BODY, idempotency_key="k")
     refused = session.raw_chat({**BODY, "max_tokens": 61}, idempotency_key="k")
     assert refused.status_code == 422 and refused.json()["error"]["code"] == "idempotency_key_reused"
+    assert len(session.turns()) == 1
+
+
+def test_a_key_used_again_at_another_api_is_422_though_the_body_is_the_same(proxy: ProxyProcess) -> None:
+    session = proxy.start_session()
+    body = {"model": "simulated", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"authorization": f"Bearer {session.api_key}", "idempotency-key": "k"}
+    statuses: dict[str, set[int]] = {}
+    for route in ("chat/completions", "messages", "chat/completions"):
+        reply = httpx.post(f"{session.base_url}/{route}", json=body, headers=headers, timeout=PATIENCE)
+        statuses.setdefault(route, set()).add(reply.status_code)
+    assert statuses == {"chat/completions": {200}, "messages": {422}}
     assert len(session.turns()) == 1
 
 

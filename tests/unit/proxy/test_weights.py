@@ -12,8 +12,9 @@ from tests.unit.proxy.services import Told, open_weights
 from tests.unit.proxy.stores import InlineStore
 
 from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, PauseMode
-from rolloutfleet_proxy.domain.errors import DomainError, Stale
+from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, Stale
 from rolloutfleet_proxy.domain.weights import (
+    KEPT_EPOCHS,
     Gate,
     Recovery,
     Versions,
@@ -69,7 +70,10 @@ async def cut_and_resumed(weights: WeightService) -> None:
 
 states = st.builds(
     WeightState,
-    versions=st.builds(Versions, run=st.integers(0, 3), version=st.integers(0, 3), flushed=st.integers(0, 3)),
+    versions=st.builds(
+        lambda run, version, behind: Versions(run=run, version=version, flushed=max(0, version - behind)),
+        *(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)),
+    ),
     gate=st.one_of(
         st.builds(Gate, epoch=st.integers(0, 3)),
         st.builds(Gate, epoch=st.integers(0, 3), mode=st.just("abort")),
@@ -172,6 +176,21 @@ def test_a_release_that_knows_of_no_flush_has_flushed_with_every_update() -> Non
     form = WeightState(versions=Versions(version=7, flushed=3)).as_json()
     del form["flushed"]
     assert WeightState.from_json(form).versions.flushed == 7
+
+
+@pytest.mark.parametrize("step", ["pause", "continue"])
+def test_no_call_leaps_to_the_last_epochs_and_each_can_follow_the_one_before(step: str) -> None:
+    def taken(state: WeightState, epoch: int) -> WeightState:
+        if step == "pause":
+            return paused(state, epoch=epoch, mode="abort", now=1.0)
+        return released(state, epoch=epoch, now=1.0)
+
+    kept = LAST_EPOCH - KEPT_EPOCHS
+    assert taken(WeightState(), kept).gate.epoch == kept
+    for epoch in (kept + 1, LAST_EPOCH):
+        with pytest.raises(InvalidParameter, match="the current one is 7"):
+            taken(WeightState(gate=Gate(epoch=7)), epoch)
+        assert taken(WeightState(gate=Gate(epoch=epoch - 1)), epoch).gate.epoch == epoch
 
 
 def test_a_late_continue_of_an_older_pause_is_refused() -> None:

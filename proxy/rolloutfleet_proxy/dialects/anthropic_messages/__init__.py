@@ -16,6 +16,7 @@ class AnthropicMessages(Dialect[MessagesRequest]):
     """`POST …/v1/messages`, and what its clients ask beside: how long a prompt is, and whether anybody is there."""
 
     name = "anthropic_messages"
+    tells_bodies = b"anthropic_messages"
     api = "the Anthropic API"
     paths = ("/v1/messages", "/sessions/{session_id}/v1/messages")
     count_paths = ("/v1/messages/count_tokens", "/sessions/{session_id}/v1/messages/count_tokens")

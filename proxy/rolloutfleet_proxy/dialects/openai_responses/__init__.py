@@ -14,6 +14,7 @@ class OpenAIResponses(Dialect[ResponsesRequest]):
     """`POST …/v1/responses`."""
 
     name = "openai_responses"
+    tells_bodies = b"openai_responses"
     api = "the OpenAI Responses API"
     paths = ("/v1/responses", "/sessions/{session_id}/v1/responses")
     silence_after = 2.0

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet_proxy.capture.engine_bounds import (
-    LONGEST_TOKEN,
     MAX_GRAMMAR_BYTES,
     MAX_WRITTEN_OUT,
     bounded,
@@ -16,12 +15,13 @@ from rolloutfleet_proxy.capture.engine_bounds import (
 from rolloutfleet_proxy.domain.errors import InvalidParameter
 
 TOKENS = 100
+LONGEST_TOKEN = 256
 REACH = TOKENS * LONGEST_TOKEN
 FIELDS = {"json_schema": "response_format.json_schema.schema"}
 
 
 def within(tokens: int = TOKENS, /, **sampling: Any) -> dict[str, Any]:
-    return bounded(sampling, tokens=tokens, called=lambda name: FIELDS.get(name, name))
+    return bounded(sampling, tokens=tokens, longest_token=LONGEST_TOKEN, called=lambda name: FIELDS.get(name, name))
 
 
 def schema_within(schema: Any, *, tokens: int = TOKENS) -> Any:

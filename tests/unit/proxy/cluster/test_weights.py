@@ -656,6 +656,11 @@ def test_a_proxy_that_answers_and_does_not_pause_ends_the_pause_and_is_named(ste
 def test_epochs_end_where_every_proxy_says_so() -> None:
     async def run() -> None:
         fleet = Fleet(1)
+        with pytest.raises(DomainError, match="the current one is 0") as leap:
+            await fleet.pause(epoch=LAST_EPOCH)
+        assert (status_of(leap.value), leap.value.param) == (400, "epoch")
+        for node in fleet.nodes:
+            await node.weights.join_gate(Gate(epoch=LAST_EPOCH - 1))
         answer = await fleet.pause(epoch=LAST_EPOCH)
         assert answer["epoch"] == LAST_EPOCH and answer["ordinals"] == [0, 1, 2]
         await fleet.resume()
