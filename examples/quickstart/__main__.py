@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -311,11 +312,13 @@ def _sums(ledgers: list[dict[str, Any]]) -> str:
 
 
 def _show_next(files: Sequence[Path]) -> None:
-    up, agents = (os.path.relpath(file) for file in (RESOURCE, RESOURCE.with_name("agents.py")))
-    kept, model = os.path.relpath(KEPT), os.path.relpath(model_path())
+    up, agents, kept, model, dump = (
+        shlex.quote(os.path.relpath(file))
+        for file in (RESOURCE, RESOURCE.with_name("agents.py"), KEPT, model_path(), files[0])
+    )
     steps = {
         f"rolloutfleet inspect --dumps {kept} --tokenizer {model}": "all that these sessions did, in a browser",
-        f"rolloutfleet show {os.path.relpath(files[0])} --tokens --tokenizer {model}": "one of them, here",
+        f"rolloutfleet show {dump} --tokens --tokenizer {model}": "one of them, here",
         f"rolloutfleet up {up}": "the same fleet, until Ctrl-C",
         "rolloutfleet status": "in a second terminal; then: top, sessions, show, export",
         f"less {agents}": "an agent, with the stock OpenAI SDK",

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, print_json, size, span, table, text
+from rolloutfleet.cli.show import console, counted, print_json, size, span, table, text
 from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder, sync
 from rolloutfleet.files.forms import FileForm, MissingLibrary, check_form
 from rolloutfleet.files.writing import Progress as Done
@@ -33,6 +33,8 @@ from rolloutfleet.wire import EXPORT_METADATA_KEY, TRAINED_OUTCOMES, Credit, Exp
 
 KINDS: Final = ", ".join(get_args(LineageKind))
 OUTCOMES: Final = ", ".join(get_args(Outcome))
+
+TRAJECTORIES: Final = "trajectory", "trajectories"
 
 SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
@@ -295,12 +297,12 @@ def _bar(fleet: Fleet, most: int | None) -> Iterator[Any]:
 def _show_summary(summary: Summary, output: Path) -> None:
     done, out = summary.done, console()
     if summary.again:
-        out.print(f"{summary.again} trajectories were in the folder already; the fleet has been told", soft_wrap=True)
+        again = counted(summary.again, "trajectory was", "trajectories were")
+        out.print(f"{again} in the folder already; the fleet has been told", soft_wrap=True)
     if done.trajectories:
-        parts = "1 part" if done.parts == 1 else f"{done.parts} parts"
+        taken = f"{counted(done.trajectories, *TRAJECTORIES)}, {counted(done.tokens, 'token')}"
         out.print(
-            f"{done.trajectories} trajectories, {done.tokens} tokens: {parts} ({size(done.bytes)}) in {output}, "
-            "acknowledged",
+            f"{taken}: {counted(done.parts, 'part')} ({size(done.bytes)}) in {output}, acknowledged",
             soft_wrap=True,
         )
     else:
@@ -314,8 +316,10 @@ def _show_summary(summary: Summary, output: Path) -> None:
 def _problems(summary: Summary) -> Iterator[CommandFailed]:
     if summary.lost:
         named = ", ".join(summary.lost[:3]) + (" …" if len(summary.lost) > 3 else "")
-        yield failed(f"{len(summary.lost)} trajectories are in the files, and were leased by others meanwhile: {named}")
+        lost = counted(len(summary.lost), *TRAJECTORIES)
+        yield failed(f"in the files, and leased by others meanwhile: {lost}: {named}")
     if summary.unheard:
-        yield failed(f"{summary.unheard} trajectories are in the files, and their proxies could not be told yet")
+        unheard = counted(summary.unheard, *TRAJECTORIES)
+        yield failed(f"in the files, though their proxies could not be told yet: {unheard}")
     for ordinal, why in sorted(summary.unreachable.items()):
         yield failed(f"proxy {ordinal} did not answer, what it holds is still to come: {why}")

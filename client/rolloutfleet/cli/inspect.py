@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import html
+import shlex
 import socket
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import typer
 
 from rolloutfleet.cli.failures import failed, warn, warn_of, wrong
 from rolloutfleet.cli.options import FleetOptions, quiet, takes_fleet_options
-from rolloutfleet.cli.show import size
+from rolloutfleet.cli.show import counted, size
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.viewing import NoTokenizer, load_texts, safe
 
@@ -175,7 +176,8 @@ async def _bundle(
             raise
     for session, why in written.missing.items():
         warn(failed(f"left out: {safe(session)}: {safe(why)}"))
-    print(f"{written.sessions} sessions, {size(written.bytes)}: python -m http.server --directory {into}")
+    served = f"python -m http.server --directory {shlex.quote(str(into))}"
+    print(f"{counted(written.sessions, 'session')}, {size(written.bytes)}: {served}")
 
 
 def _progress(done: int, of: int) -> None:

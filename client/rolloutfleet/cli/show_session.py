@@ -11,7 +11,7 @@ from rich.text import Text
 from rolloutfleet.cli.conversations import By, print_conversation, print_tokens, print_tree
 from rolloutfleet.cli.failures import failed, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, print_json, text
+from rolloutfleet.cli.show import console, counted, print_json, text
 from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, ending_facts, load_texts, merged, open_file, safe
 from rolloutfleet.wire import ShownTurn, Turn
 
@@ -68,7 +68,9 @@ def show(
     out.print(Text.assemble((safe(view.name), "bold"), "  ", facts), soft_wrap=True)
     print_tree(out, view.tree, frozenset(turn.turn_id for turn in view.turns))
     for other in view.others:
-        out.print(Text(f"also in this file: {safe(other.name)}, {len(other.turns)} turns", "dim"), soft_wrap=True)
+        out.print(
+            Text(f"also in this file: {safe(other.name)}, {counted(len(other.turns), 'turn')}", "dim"), soft_wrap=True
+        )
     if tokens:
         print_tokens(out, view.turns, by)
     else:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import signal
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -203,5 +204,5 @@ class _Screen:
         self._out.print(addresses)
         self.say(
             f"\n{book['name']} is up ({state_dir / ADDRESS_BOOK}). Ctrl-C stops it.\n"
-            f"Elsewhere: rolloutfleet status --state-dir {state_dir}"
+            f"Elsewhere: rolloutfleet status --state-dir {shlex.quote(str(state_dir))}"
         )

@@ -107,6 +107,9 @@ def _read_path(
 
 def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn, texts: Texts | None) -> ShownTurn:
     """With its messages and tokens where there are `texts`."""
+    for name, tensor in {"logprobs": turn.logprobs, "versions": turn.versions, **turn.annotations}.items():
+        if tensor.shape != turn.output_ids.shape:
+            raise Damaged(f"turn {turn.turn_id}: {name} has another shape than its output_ids")
     prompt, output = turn.new_prompt_ids.numpy().tolist(), turn.output_ids.numpy().tolist()
     extras, tools, parent = turn.extras or {}, turn.tools or {}, by_number.get(turn.parent or 0)
     trained, timing = int(not turn.discarded and not turn.context), extras.get("timing")
@@ -208,6 +211,8 @@ def _of_records(found: Iterable[Json], texts: Texts) -> list[Recorded]:
     for record in found:
         if not all(isinstance(record[name], kind) for name, kind in _NAMES.items()):
             raise TypeError
+        if len({len(record[name]) for name in TYPES}) > 1:
+            raise FleetError(f"row {record['row']} of {record['trajectory_id']} has lists of different lengths")
         grouped.setdefault(record["trajectory_id"], []).append(record)
     return [_of_rows(name, rows, texts) for name, rows in grouped.items()]
 

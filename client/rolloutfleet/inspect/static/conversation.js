@@ -3,7 +3,7 @@
 import { Blocks } from "./blocks.js";
 import { readTurn } from "./documents.js";
 import { make } from "./dom.js";
-import { count, shown } from "./text.js";
+import { count, counted, shown } from "./text.js";
 import { heading } from "./turns.js";
 
 /** @typedef {import("./documents.js").TreeTurn} TreeTurn */
@@ -67,7 +67,7 @@ export class Conversation {
 function tools(said) {
   if (!said?.length) return null;
   const names = said.map((tool) => field(field(tool, "function") ?? tool, "name") ?? JSON.stringify(tool));
-  return folded("tools", `${count(said.length)} tools: ${names.join(", ")}`, () => JSON.stringify(said, null, 2));
+  return folded("tools", `${counted(said.length, "tool")}: ${names.join(", ")}`, () => JSON.stringify(said, null, 2));
 }
 
 /** @param {Message} each */

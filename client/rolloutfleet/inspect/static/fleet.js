@@ -4,7 +4,7 @@ import { readFleet } from "./documents.js";
 import { byId, failed, make } from "./dom.js";
 import { follow, redraw, seldom } from "./live.js";
 import { begin } from "./page.js";
-import { ago, clock, count, decimal } from "./text.js";
+import { ago, clock, count, counted, decimal } from "./text.js";
 
 const NEWEST = 12;
 /** Milliseconds between two looks at a fleet that commits nothing. */
@@ -19,7 +19,7 @@ const line = (row) =>
     make("a", { class: "id", href: `sessions/${encodeURIComponent(row.key)}.html` }, row.session_id),
     make("span", { class: "task" }, row.task_id ?? ""),
     make("span", { class: `badge state-${row.state}` }, row.state),
-    make("span", { class: "number" }, `${count(row.turns)} turns`),
+    make("span", { class: "number" }, counted(row.turns, "turn")),
     make("span", { class: "number" }, row.reward == null ? "" : `reward ${decimal(row.reward)}`),
     make("span", { class: "number", title: clock(row.created_at) }, row.created_at ? ago(Date.now() / 1000 - row.created_at) : ""),
   );
@@ -27,7 +27,7 @@ const line = (row) =>
 async function newest() {
   const { sessions, newest: lines, complete } = await readFleet();
   byId("newest", HTMLElement).replaceChildren(...lines.map(line));
-  byId("total", HTMLElement).textContent = `${count(sessions)} sessions`;
+  byId("total", HTMLElement).textContent = counted(sessions, "session");
   if (!complete) look();
 }
 

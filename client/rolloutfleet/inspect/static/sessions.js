@@ -6,7 +6,7 @@ import { RANGES, chosen, range } from "./filters.js";
 import { follow, seldom } from "./live.js";
 import { begin } from "./page.js";
 import { Rows } from "./rows.js";
-import { ago, count, decimal, versions } from "./text.js";
+import { ago, count, counted, decimal, versions } from "./text.js";
 
 /** @typedef {import("./documents.js").Row} Row */
 
@@ -45,7 +45,7 @@ function apply() {
   listed = chosen(all, asked);
   rows.selected = listed.findIndex((row) => row.key === marked);
   byId("count", HTMLElement).textContent =
-    listed.length === all.length ? `${count(all.length)} sessions` : `${count(listed.length)} of ${count(all.length)} sessions`;
+    listed.length === all.length ? counted(all.length, "session") : `${count(listed.length)} of ${counted(all.length, "session")}`;
   byId("none", HTMLElement).hidden = listed.length > 0 || all.length === 0;
   rows.show(listed.length);
   for (const head of document.querySelectorAll("[data-sort]")) {

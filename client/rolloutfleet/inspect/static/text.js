@@ -28,6 +28,9 @@ const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: 
 /** @param {number | null | undefined} value */
 export const count = (value) => (value == null ? "–" : NUMBER.format(value));
 
+/** @param {number | null | undefined} value @param {string} one `1 turn`, `2 turns` */
+export const counted = (value, one) => `${count(value)} ${value === 1 ? one : `${one}s`}`;
+
 /** @param {number | null | undefined} value @param {number} [digits] */
 export const decimal = (value, digits = 3) => (value == null ? "–" : Number(value.toPrecision(digits)).toString());
 

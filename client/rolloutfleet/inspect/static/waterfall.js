@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { Rows } from "./rows.js";
-import { count, duration } from "./text.js";
+import { count, counted, duration } from "./text.js";
 import { PHASES, seconds } from "./turns.js";
 
 /** @typedef {import("./documents.js").TreeTurn} TreeTurn */
@@ -38,7 +38,7 @@ export class Waterfall {
         const sum = timed.reduce((total, turn) => total + (turn.timing?.[phase] ?? 0), 0);
         return make("span", {}, make("i", { class: `phase ${phase}` }), `${phase} ${duration(sum)}`);
       }),
-      make("span", {}, timed.length < turns.length && `${count(turns.length - timed.length)} turns without times`),
+      make("span", {}, timed.length < turns.length && `${counted(turns.length - timed.length, "turn")} without times`),
     );
     this.rows.show(turns.length);
   }

@@ -170,7 +170,7 @@ async def test_a_session_that_is_gone_meanwhile_is_named_and_linked_nowhere(tmp_
 def test_the_command_writes_one_and_says_how_to_show_it(tmp_path: Path) -> None:
     folder = whole(tmp_path / "dumps")
     done = invoke("inspect", "--dumps", str(folder), "--bundle", str(tmp_path / "bundle"))
-    assert done.returncode == 0 and "1 sessions" in done.stdout and "http.server" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 session," in done.stdout and "http.server" in done.stdout, done.stderr
     again = invoke("inspect", "--dumps", str(folder), "--bundle", str(folder))
     assert again.returncode == 2 and "holds something else" in again.stderr and again.stderr.count("\n") == 1
     assert head().session.session_id in (tmp_path / "bundle" / "data" / "sessions.json").read_text()

@@ -1,11 +1,16 @@
 """What is looked at: text that steers no terminal, trees of any form, pages put together."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.client.dumps.samples import head, turn
 
+from rolloutfleet.dumps import Tensor, encode
 from rolloutfleet.viewing import NoTokenizer, Unreadable, limbs, load_texts, open_file, safe
 from rolloutfleet.wire import TurnFacts
 from rolloutfleet_engine.model import model_path
@@ -90,3 +95,42 @@ def test_what_is_no_tokenizer_and_no_file_of_turns_is_said_so(tmp_path: Path) ->
             open_file(tmp_path / name, load_texts(None))
     with pytest.raises(Unreadable, match="No such file"):
         open_file(tmp_path / "none", load_texts(None))
+
+
+def record(**lists: list[Any]) -> str:
+    """A row of an export, as a line of jsonl."""
+    turn = {"turn_id": "turn-1", "parent_id": None, "reward": None, "finish_reason": "stop", "mixed_cache": False}
+    names = ("trajectory_id", "session_id", "group_id")
+    whole: dict[str, Any] = {
+        **dict.fromkeys(names, "s0-1"),
+        "task_id": None,
+        "marked": None,
+        "row": 0,
+        "turns": [turn | {"message": {"role": "assistant"}}],
+        "input_ids": [1, 2],
+        "loss_mask": [0, 1],
+        "logprobs": [0.0, -1.0],
+        "versions": [-1, 0],
+        "turn_ids": [-1, 0],
+    }
+    return json.dumps(whole | lists) + "\n"
+
+
+@pytest.mark.parametrize("name", ["input_ids", "loss_mask", "logprobs", "versions", "turn_ids"])
+def test_a_row_whose_lists_are_uneven_is_named(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "part.jsonl"
+    file.write_text(record())
+    [recorded] = open_file(file, load_texts(None))
+    assert len(recorded.branches[0].read()[0].tokens.logprobs) == 2
+    for uneven in ([], [0], [0, 1, 1]):
+        file.write_text(record(**{name: uneven}))
+        with pytest.raises(Unreadable, match="row 0 of s0-1 has lists of different lengths"):
+            open_file(file, load_texts(None))
+
+
+def test_a_dumps_turn_whose_lists_are_uneven_is_named(tmp_path: Path) -> None:
+    short = turn(1).model_copy(update={"logprobs": Tensor.of(np.zeros(1, np.float32))})
+    file = tmp_path / "dump.json"
+    file.write_bytes(b"".join(encode(head(), [short])))
+    with pytest.raises(Unreadable, match=r"turn .*: logprobs has another shape than its output_ids"):
+        open_file(file, load_texts(None))
