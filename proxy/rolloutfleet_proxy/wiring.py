@@ -32,8 +32,9 @@ from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
-from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder, folder_of, is_shared
 from rolloutfleet_proxy.lifecycle.sealing import Seals
+from rolloutfleet_proxy.private_files import tighten
 from rolloutfleet_proxy.process import allocator, resident
 from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
@@ -289,8 +290,10 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
 
 
 def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
+    folder = settings.state_dir / STORE_FOLDER
+    tighten((*settings.state_dir.glob("*"), *folder.glob("*")))
     database = open_database(
-        settings.state_dir / STORE_FOLDER,
+        folder,
         _belonging(settings),
         cache_bytes=int(_PAGES_SHARE * settings.cache_bytes),
         with_reserve=True,
@@ -335,7 +338,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     weights = WeightService(gate=parts.gate, writer=store.writer, follow=sessions.follow_recovery)
     sweeper = _sweeper(parts, sessions)
     stack.push_async_callback(sweeper.close)
-    folder = DumpFolder(folder_of(settings.current), store.owner)
+    folder = DumpFolder(folder_of(settings.current), store.owner, shared=is_shared(settings.current))
     importer = Importer(store, shards, folder=folder, adopted=parts.adopted, forget=sessions.forget)
     dumps = DumpService(
         folder=folder, importer=importer, sweeper=sweeper, drains=parts.drains, store=store, settings=settings

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shlex
 import signal
 from collections.abc import Coroutine, Iterator
@@ -71,6 +72,8 @@ def up(
         raise wrong(str(error)) from None
     if engine_key_file is not None and not engine_key_file.is_file():
         raise wrong(f"--engine-key-file: {engine_key_file} is not a file")
+    # What a fleet keeps is its user's own: keys, conversations, tokens.
+    os.umask(0o077)
     # Nothing runs yet, so that Ctrl-C may end this process at once, until `_stop_signals` asks it to stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # The proxies' and the executor's packages are heavy, and no other command needs them.

@@ -1,4 +1,5 @@
-"""The state folder of a local fleet: what is in it, and who may use it.
+"""The state folder of a local fleet: what is in it, and who may use it. It is its user's own; in a folder that was
+there before, what the fleet makes is.
 
 DIR/fleet.json       where everything is; there while the fleet is up
 DIR/admin.key        the admin key, readable by its owner alone
@@ -13,6 +14,7 @@ DIR/up.lock          held by the `rolloutfleet up` that runs the fleet, and by i
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import secrets
@@ -60,9 +62,12 @@ class StateFolder:
     def make(self) -> None:
         """Make the folder and the keys, where they are not there. Raises LocalFleetError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.logs.mkdir(exist_ok=True)
             self.settings.mkdir(exist_ok=True)
+            for ours in (self.logs, self.settings, *(self.path / each for each in ("proxies", "dumps", "kept"))):
+                with contextlib.suppress(FileNotFoundError):
+                    ours.chmod(0o700)
             _make_key(self.admin_key)
             _make_key(self.gateway_key)
         except OSError as error:

@@ -85,15 +85,24 @@ def folder_of(settings: ProxySettings) -> Path | None:
     return root / path.removeprefix(DUMP_ROOT).lstrip("/")
 
 
+def is_shared(settings: ProxySettings) -> bool:
+    """Whether the resource names the dumps' volume: others may be meant to read it, by its group."""
+    return settings.sessions.dump.volume is not None
+
+
 class DumpFolder:
     """A folder of dumps as one proxy sees it. All of it reads or writes the disk: call it from a worker thread.
 
     Several proxies may share one: the names of sessions keep them apart.
     """
 
-    def __init__(self, path: Path | None, own: Owner, *, owed: Callable[[], int] = lambda: 0) -> None:
-        """`owed` says how many bytes of the disk are not for dumps, however much room there is."""
+    def __init__(
+        self, path: Path | None, own: Owner, *, owed: Callable[[], int] = lambda: 0, shared: bool = False
+    ) -> None:
+        """`owed` says how many bytes of the disk are not for dumps, however much room there is. What is written is also
+        for the group of a folder that is `shared`."""
         self._path = path
+        self._shared = shared
         self._owed = owed
         self._prefix = f".{own.ordinal}-"
         """Of names of files that are being written."""
@@ -208,7 +217,7 @@ class DumpFolder:
         unfinished = self.path / f"{self._prefix}{name}{_UNFINISHED}"
         try:
             with _no_room_said(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
+                self._make()
                 self._write(unfinished, pieces)
             self._check_replaceable(name, turns)
             unfinished.rename(self.path / name)
@@ -218,10 +227,20 @@ class DumpFolder:
             raise
         failpoints.reach(failpoints.AFTER_RENAME)
 
+    def _make(self) -> None:
+        """As `mkdir` with its parents, with the rights that it is to have whatever the process's mask is."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            if self._shared:
+                folder.chmod(0o770)
+
     def _write(self, unfinished: Path, pieces: Iterable[bytes]) -> None:
         # A new file, never one that somebody put there, nor where a link of that name leads.
         unfinished.unlink(missing_ok=True)
         with unfinished.open("xb", buffering=1 << 20) as file:
+            if self._shared:
+                os.fchmod(file.fileno(), 0o660)
             for piece in pieces:
                 self._check_room(file, len(piece))
                 file.write(piece)

@@ -11,7 +11,7 @@ from rolloutfleet.dumps import Damaged, DumpName
 from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.domain.stale import Patience
-from rolloutfleet_proxy.lifecycle.folder import DumpFolder, Listed, folder_of
+from rolloutfleet_proxy.lifecycle.folder import DumpFolder, Listed, folder_of, is_shared
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.services.sweeping import Orders, Sweeper
@@ -91,7 +91,14 @@ class DumpService:
         sessions, folder = settings.sessions, folder_of(settings)
         return Orders(
             Patience(sessions.stale_after, sessions.unclaimed_after),
-            None if folder is None else DumpFolder(folder, self.store.owner, owed=owed_on(folder, self.store.database)),
+            None
+            if folder is None
+            else DumpFolder(
+                folder,
+                self.store.owner,
+                owed=owed_on(folder, self.store.database),
+                shared=is_shared(settings),
+            ),
             keep_age=sessions.dump.keep.age,
             keep_bytes=sessions.dump.keep.bytes,
         )

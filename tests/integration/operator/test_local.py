@@ -92,6 +92,9 @@ def test_the_gateways_own_routes_take_a_key_that_no_other_user_can_read(tmp_path
 def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
     with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
         up.book()
+        others = 0o077
+        open_to_others = [path for path in (up.state, *up.state.rglob("*")) if path.lstat().st_mode & others]
+        assert [path for path in open_to_others if not path.is_symlink()] == []
         everything = psutil.Process(up.process.pid).children(recursive=True)
         assert len(everything) >= 5
         up.process.kill()
