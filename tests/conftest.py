@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import ssl
 from functools import cache
 from typing import Any
@@ -29,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     settings.register_profile("tests", deadline=None, max_examples=100 if os.environ.get("CI") else 50)
     settings.load_profile("tests")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As of a job that a shell runs in the background: commands that tests start would never hear of Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(harmony.VARIABLE, str(harmony.folder()))
     config.stash[COUNTED] = asked_for()
     sleeps.forbid()

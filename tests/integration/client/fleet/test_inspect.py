@@ -260,7 +260,7 @@ def test_a_bundle_has_what_the_live_page_has(
     name, (one, *_) = told
     words = ("--url", pair.proxy.url, "--admin-key-file", str(key_file(pair)), "--session", name)
     done = invoke("inspect", *words, "--bundle", str(tmp_path / "bundle"))
-    assert done.returncode == 0 and "1 sessions" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 session," in done.stdout, done.stderr
     made = [file for file in (tmp_path / "bundle").rglob("*") if file.is_file()]
     documents = [file for file in made if file.is_relative_to(tmp_path / "bundle" / "data" / "sessions")]
     assert len(documents) > 20
