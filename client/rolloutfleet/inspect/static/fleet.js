@@ -4,7 +4,7 @@ import { readFleet } from "./documents.js";
 import { byId, failed, make } from "./dom.js";
 import { follow, redraw, seldom } from "./live.js";
 import { begin } from "./page.js";
-import { ago, clock, count, counted, decimal } from "./text.js";
+import { ago, clock, counted, decimal } from "./text.js";
 
 const NEWEST = 12;
 /** Milliseconds between two looks at a fleet that commits nothing. */

@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 import { Rows } from "./rows.js";
-import { count, counted, duration } from "./text.js";
+import { counted, duration } from "./text.js";
 import { PHASES, seconds } from "./turns.js";
 
 /** @typedef {import("./documents.js").TreeTurn} TreeTurn */
