@@ -18,6 +18,7 @@ from rolloutfleet_proxy.store.transaction import Transaction
 
 _RUN = "run"
 _VERSION = "version"
+_FLUSHED = "flushed"
 _EPOCH = "epoch"
 _PAUSE = "pause"
 _LEFT_OPEN = "recoveries_left_open"
@@ -74,7 +75,8 @@ def load(transaction: Transaction) -> tuple[WeightState, float]:
         {
             # An earlier release took a larger run, and a larger epoch.
             "run": min(transaction.fact(_RUN, 0), LAST_RUN),
-            "version": transaction.fact(_VERSION, 0),
+            "version": (version := transaction.fact(_VERSION, 0)),
+            "flushed": transaction.fact(_FLUSHED, version),
             "recoveries": [(min(run, LAST_RUN), *how) for run, *how in recoveries.load_recoveries(transaction)],
             "open": {
                 str(min(int(run), LAST_RUN)): how
@@ -93,6 +95,7 @@ def save(transaction: Transaction, *, before: WeightState, after: WeightState) -
     form = after.as_json()
     transaction.set_fact(_RUN, form["run"])
     transaction.set_fact(_VERSION, form["version"])
+    transaction.set_fact(_FLUSHED, form["flushed"])
     if after.gate != before.gate:
         pause = {"mode": form["mode"], "since": form["since"], "served": transaction.served}
         transaction.set_fact(_EPOCH, form["epoch"])

@@ -230,6 +230,7 @@ class Accounting(RuleBasedStateMachine):
             _, trajectory = self.trajectory(one["trajectory_id"])
             for row in one["rows"]:
                 del row["tensors"]["turn_ids"]
+            del one["outcome"], one["outcome_reason"]  # of the session, which may have been open before
             if trajectory.frozen:
                 assert one == trajectory.content, "the same trajectory, whatever became of its leases"
             trajectory.state, trajectory.lease, trajectory.frozen = "leased", lease.name, True
