@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ _NAMED: Final = frozenset(("properties", "patternProperties", "$defs", "definiti
 """Keywords of a JSON schema that hold a schema, a list of them, or some by name."""
 _ITEMS: Final = frozenset(("items", "additionalItems", "unevaluatedItems", "contains"))
 """Those of an array, whose counts are theirs."""
-_REPEATED: Final = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}")
+_REPEATED: Final = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 _HUGE: Final = 10**9
 _DIGITS: Final = 9
 
@@ -62,7 +63,7 @@ def bounded(
 
 
 class _Turn:
-    """What a reply can hold."""
+    """Bounds of a reply."""
 
     def __init__(self, tokens: int, longest_token: int) -> None:
         self.tokens = tokens
@@ -96,11 +97,12 @@ def _check_written_out(parts: float, *, at: str) -> None:
 # JSON schemas
 
 
-def _schema_text(text: str, turn: _Turn, at: str) -> str:
+def _json(text: str, turn: _Turn, at: str, *, walk: Callable[[Json, _Turn, str], tuple[Json, float]]) -> str:
+    """The very text where nothing of it is left out."""
     _check_bytes(text, at=at)
-    schema = _decode(text)
-    within, _ = _schema(schema, turn, at)
-    return text if within == schema else _encode(within).decode()
+    given = _decode(text)
+    within, _ = walk(given, turn, at)
+    return text if within == given else _encode(within).decode()
 
 
 def _schema(schema: Json, turn: _Turn, at: str) -> tuple[Json, float]:
@@ -134,7 +136,7 @@ def _schema(schema: Json, turn: _Turn, at: str) -> tuple[Json, float]:
 
 
 def _held(key: str, value: Json, turn: _Turn, at: str) -> tuple[Json, float]:
-    """What a keyword holds, where that is schemas, and their parts."""
+    """(a keyword's value, the parts of the schemas in it)."""
     if key in _NAMED and isinstance(value, dict):
         named = {name: _schema(each, turn, f"{at}.{name}") for name, each in value.items()}
         return {name: each for name, (each, _) in named.items()}, sum(parts for _, parts in named.values())
@@ -153,15 +155,9 @@ def _count(value: Json) -> int | None:
 # Texts: regular expressions and EBNF
 
 
-def _regex(text: str, turn: _Turn, at: str) -> str:
+def _expression(text: str, turn: _Turn, at: str, *, quotes: bool = False) -> str:
     _check_bytes(text, at=at)
-    _written_out(text, turn, at)
-    return text
-
-
-def _ebnf(text: str, turn: _Turn, at: str) -> str:
-    _check_bytes(text, at=at)
-    _written_out(text, turn, at, quotes=True)
+    _written_out(text, turn, at, quotes=quotes)
     return text
 
 
@@ -177,7 +173,7 @@ def _written_out(text: str, turn: _Turn, at: str, *, quotes: bool = False) -> fl
     while place < len(text):
         repeated = _REPEATED.match(text, place) if text[place] == "{" else None
         if repeated is not None:
-            least, most = _times(repeated[1]), _times(repeated[3])
+            least, most = _times(repeated[1]), _times(repeated[2])
             turn.check_reached(least, at=at)
             parts += last * (max(least, most, 1) - 1)
             _check_written_out(parts, at=at)
@@ -215,7 +211,7 @@ _COMMENT: Final = re.compile(r"#[^\n]*")
 
 
 def _atom(text: str, place: int, *, quotes: bool) -> int:
-    """Where the one that begins here ends."""
+    """The end of the one that begins here."""
     patterns = {"[": _CLASS} | ({'"': _QUOTED, "#": _COMMENT} if quotes else {})
     pattern = patterns.get(text[place], _NAME if quotes else None)
     found = None if pattern is None else pattern.match(text, place)
@@ -225,13 +221,6 @@ def _atom(text: str, place: int, *, quotes: bool) -> int:
 
 
 # Structural tags
-
-
-def _structural_tag(text: str, turn: _Turn, at: str) -> str:
-    _check_bytes(text, at=at)
-    tag = _decode(text)
-    within, _ = _form(tag, turn, at)
-    return text if within == tag else _encode(within).decode()
 
 
 def _form(form: Json, turn: _Turn, at: str) -> tuple[Json, float]:
@@ -308,10 +297,10 @@ def _ways_of(kind: Any, value: Any, *, endless: int) -> float:
 
 
 _BOUNDS: Final[Mapping[str, Callable[[Any, _Turn, str], Any]]] = {
-    "json_schema": _schema_text,
-    "regex": _regex,
-    "ebnf": _ebnf,
-    "structural_tag": _structural_tag,
+    "json_schema": partial(_json, walk=_schema),
+    "regex": _expression,
+    "ebnf": partial(_expression, quotes=True),
+    "structural_tag": partial(_json, walk=_form),
     "stop_regex": _stop_patterns,
 }
 """By SGLang's names of the parameters."""
