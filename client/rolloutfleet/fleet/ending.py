@@ -1,14 +1,12 @@
-"""How a session ended whose `with` block was left by an exception. Pure."""
+"""The outcome of a session whose `with` block was left by an exception. Pure."""
 
 from typing import Any, Final
 
 from rolloutfleet.errors import CONTEXT_LENGTH_EXCEEDED, TOKEN_LIMIT, TURN_LIMIT
-from rolloutfleet.wire import CloseSession
+from rolloutfleet.wire import REASON_LIMIT, CloseSession
 
 LIMITS: Final = (CONTEXT_LENGTH_EXCEEDED, TURN_LIMIT, TOKEN_LIMIT)
 """Codes of a proxy's errors that a session's context or limits cause."""
-REASON_LIMIT: Final = 512
-"""Characters of a reason."""
 _MOST_LINKED: Final = 100
 
 

@@ -77,7 +77,7 @@ class Trajectory:
     """The fleet's run and version at the moment of the export."""
     lease_id: str
     outcome: Outcome | None = None
-    """How its session ended: completed, truncated, failed or aborted; None while that is open."""
+    """The end of its session: completed, truncated, failed or aborted; None while that is open."""
     outcome_reason: str | None = None
     oldest_version: int | None = None
     """The smallest version of its turns' tokens, of those that are context too; None where there is none."""

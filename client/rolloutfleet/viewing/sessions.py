@@ -41,7 +41,7 @@ class Recorded:
 
 
 def ending_facts(outcome: str | None, reason: str | None) -> dict[str, Any]:
-    """How a session ended, as a fact; nothing where that is not known."""
+    """The outcome of a session, as a fact; nothing where that is not known."""
     return {} if outcome is None else {"outcome": f"{outcome}: {reason}" if reason else outcome}
 
 

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, fi
 from rolloutfleet.sampling import SamplingFields
 from rolloutfleet.wire.base import Answered, Id, Paged, Reply, Request, Seconds
 
+REASON_LIMIT: Final = 512
+"""Characters of an outcome's reason."""
 METADATA_LIMIT: Final = 64 * 1024
 """Bytes of a session's metadata as JSON."""
 Reward = Annotated[float, Field(ge=-1e30, le=1e30)]
@@ -17,7 +19,7 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 AgentMay = Literal["reward", "close", "delete"]
 SessionState = Literal["open", "closed", "deleted"]
 Outcome = Literal["completed", "truncated", "failed", "aborted"]
-"""How a session ended: by itself; by its context or its limits; by an error; because somebody gave it up."""
+"""The end of a session: by itself; by its context or its limits; by an error; because somebody gave it up."""
 Grammar = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 """SGLang's kinds of grammar."""
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -267,7 +269,7 @@ class CloseSession(Request):
     outcome: Outcome | None = None
     """None: truncated where a limit or the context ended its newest call, else completed; of one that has ended, as
     it was."""
-    reason: Annotated[str, Field(max_length=512)] | None = None
+    reason: Annotated[str, Field(max_length=REASON_LIMIT)] | None = None
 
 
 class Touched(Answered):

@@ -195,7 +195,7 @@ class Dialect(ABC, Generic[RequestT]):
 
     name: ClassVar[str]
     tells_bodies: ClassVar[bytes] = b""
-    """What tells a body of this API from the same bytes sent to another."""
+    """Bytes that tell a body of this API from the same one sent to another."""
     api: ClassVar[str]
     """What it is called within a sentence."""
     paths: ClassVar[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""How a session ended, and why. Pure."""
+"""The outcome of a session, and its reason. Pure."""
 
 from typing import Final, NamedTuple
 

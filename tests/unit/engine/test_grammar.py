@@ -124,7 +124,7 @@ async def test_a_part_that_is_sent_again_begins_the_grammar_anew(engine: Callabl
         {"type": "array", "minItems": 999, "items": {"type": "array", "minItems": 999, "items": {"type": "null"}}},
     ],
 )
-async def test_what_a_schema_wants_is_written_no_further_than_the_turn_goes(
+async def test_a_schemas_wishes_are_written_no_further_than_the_turn_goes(
     engine: Callable[..., Any], prompt: list[int], schema: Any
 ) -> None:
     sampling = {"json_schema": json.dumps(schema), "max_new_tokens": 50}

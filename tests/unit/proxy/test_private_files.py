@@ -23,14 +23,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_what_is_made_from_then_on_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_files_made_from_then_on_are_for_their_user_alone(tmp_path: Path) -> None:
     make_private()
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")
     assert (mode(tmp_path / "folder"), mode(tmp_path / "file")) == (0o700, 0o600)
 
 
-def test_what_an_earlier_release_left_is_tightened_and_links_lead_nowhere(tmp_path: Path) -> None:
+def test_files_of_an_earlier_release_are_tightened_and_links_lead_nowhere(tmp_path: Path) -> None:
     folder, file, other, link = (tmp_path / name for name in ("folder", "file", "other", "link"))
     folder.mkdir(0o755)
     file.write_text("x")

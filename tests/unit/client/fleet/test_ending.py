@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet.fleet.ending import REASON_LIMIT, ending_of
+from rolloutfleet.fleet.ending import ending_of
+from rolloutfleet.wire import REASON_LIMIT
 
 
 class Answered(Exception):

@@ -35,7 +35,7 @@ def refused(tokens: int = TOKENS, /, **sampling: Any) -> tuple[str, str]:
     return str(refusal.value.param), refusal.value.message
 
 
-def test_what_asks_for_no_grammar_is_as_it_was() -> None:
+def test_sampling_without_a_grammar_is_as_it_was() -> None:
     assert within(temperature=0.5, stop=["x"]) == {"temperature": 0.5, "stop": ["x"]}
 
 
@@ -103,7 +103,7 @@ def test_counts_of_an_expression_are_refused_where_they_come_to_too_much(kind: s
 
 
 @pytest.mark.parametrize("text", ["a{2,", "a{,}", "(((", ")))", "[", "a{1,2}{3}", "\\", '"', "a|*", "{5}", "x{}"])
-def test_what_is_no_expression_is_left_to_the_engine(text: str) -> None:
+def test_text_that_is_no_expression_is_left_to_the_engine(text: str) -> None:
     assert within(regex=text) == {"regex": text}
     assert within(ebnf=text) == {"ebnf": text}
 
