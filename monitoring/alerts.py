@@ -141,6 +141,14 @@ OF_PROXIES: Final = (
         description="Calls are refused with 507 store_full. What was answered is safe.",
     ),
     Alert(
+        name="RolloutFleetStoreDamaged",
+        conditions=(Condition(by(POD, of(PROXY.damage_found), "max"), "> 0"),),
+        lasts="1m",
+        severity="critical",
+        summary=f"The disk of {_PROXY_NAME} has changed what was written to it",
+        description="{{ $value }} trajectories, turns or rows are damaged, and given to nobody. The log names each.",
+    ),
+    Alert(
         name="RolloutFleetStoreFilling",
         conditions=(
             Condition(

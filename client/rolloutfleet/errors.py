@@ -75,6 +75,7 @@ DRAINING: Final = "draining"
 STARTING: Final = "starting"
 STORE_FULL: Final = "store_full"
 STORE_FAILED: Final = "store_failed"
+STORE_DAMAGED: Final = "store_damaged"
 
 # Engine and gateway (429, 502, 503, 504).
 ENGINE_ERROR: Final = "engine_error"

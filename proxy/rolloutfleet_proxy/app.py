@@ -41,6 +41,7 @@ from rolloutfleet_proxy.control.dependencies import require_key_of_somewhere, se
 from rolloutfleet_proxy.control.no_route import which_are_there
 from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, methods_of_dialects, turn_call
 from rolloutfleet_proxy.domain.errors import (
+    DamageFound,
     DomainError,
     InternalError,
     InvalidRequest,
@@ -61,7 +62,7 @@ from rolloutfleet_proxy.telemetry.request_ids import Requests
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.wiring import Opened, Start, open_proxy
 
-MISTAKES = (BadKeyFile, StoreUnusable, ModelUnreadable)
+MISTAKES = (BadKeyFile, StoreUnusable, DamageFound, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 _ANNOTATIONS = re.compile(r"/sessions/[^/]+/annotations")
 _ROUTES = (

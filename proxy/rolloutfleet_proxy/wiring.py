@@ -43,6 +43,7 @@ from rolloutfleet_proxy.process.under_way import UnderWay
 from rolloutfleet_proxy.reloading import follow_key, follow_settings
 from rolloutfleet_proxy.services.access import Access
 from rolloutfleet_proxy.services.annotations import AnnotationService
+from rolloutfleet_proxy.services.checking import Checking
 from rolloutfleet_proxy.services.commits import REMEMBERED, Commits
 from rolloutfleet_proxy.services.conversations import Conversations
 from rolloutfleet_proxy.services.dumps import DumpService
@@ -71,13 +72,14 @@ from rolloutfleet_proxy.sessions.auth import (
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.settings import SettingsInForce, SettingsSource
-from rolloutfleet_proxy.store import boots, extent, remains, summaries
+from rolloutfleet_proxy.store import boots, extent, filling, remains
 from rolloutfleet_proxy.store import commits as last_commits
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, open_database
 from rolloutfleet_proxy.store.sessions import count_by_state
 from rolloutfleet_proxy.store.store import Store
+from rolloutfleet_proxy.store.tally import Tally
 from rolloutfleet_proxy.store.weights import load
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
@@ -136,6 +138,8 @@ class _Parts:
     tokenizing: Tokenizing
     engine: Engine
     probing: Probing
+    tally: Tally
+    checking: Checking
     peers: Peers
     access: Access
     registry: SessionRegistry
@@ -159,7 +163,7 @@ async def open_proxy(
 ) -> AsyncIterator[Opened]:
     """Open the store and everything that stands on it; close it all at the end. It follows changes of the source.
 
-    Raises StoreUnusable, BadKeyFile, and ModelUnreadable.
+    Raises StoreUnusable, DamageFound, BadKeyFile, and ModelUnreadable.
     """
     admin = own_admin_keys(settings)
     async with AsyncExitStack() as stack:
@@ -196,12 +200,14 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
     often = partial(every, lambda: HOUSEKEEPING_INTERVAL)
     work = {
         "boot": _note_boot(writer),
+        "check": parts.checking.after_a_crash(),
+        "tally": every(lambda: TICK_INTERVAL, parts.tally.write),
         "clock": every(lambda: TICK_INTERVAL, store.clock.tick),
         "leases": often(services.exports.expire),
         "shards": often(parts.shards.tick),
         "sweep": sweeping(services.dumps, settings),
         "remains": often(partial(remains.clear, writer)),
-        "summaries": often(partial(summaries.fill, store)),
+        "filling": often(partial(filling.fill, store)),
         "compact": often(partial(compact, store.database, writer)),
         "probe": parts.probing.run(parts.engine),
     }
@@ -248,6 +254,8 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     commits = Commits(await reader.run(partial(last_commits.load, most=REMEMBERED)))
     gate = PauseGate(state, max_hold=max_hold, paused_for=paused_for)
     metrics, under_way, seals = Metrics(), UnderWay(), Seals()
+    tally, checking = Tally(store), Checking(store=store, metrics=metrics)
+    await checking.compare(tally)
     registry = SessionRegistry(
         reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
     )
@@ -258,6 +266,8 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         tokenizing=tokenizing,
         engine=engine,
         probing=Probing(),
+        tally=tally,
+        checking=checking,
         peers=peers,
         access=Access(admin=admin, registry=registry, seals=seals),
         registry=registry,
@@ -359,6 +369,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         trimming=trimming,
         collections=collections,
         probing=parts.probing,
+        checking=parts.checking,
     )
     await importer.recover()
     conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)
@@ -379,7 +390,9 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         annotations=AnnotationService(store=store, admission=parts.admission),
         turns=turns,
         receipts=Receipts(turns),
-        exports=ExportService(store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings),
+        exports=ExportService(
+            store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings, metrics=metrics
+        ),
         dumps=dumps,
         shards=ShardService(shelf=shards, admission=parts.admission, owner=store.owner, settings=settings),
         weights=weights,

@@ -30,17 +30,19 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.app import MISTAKES, ProxyApp, create_app
+from rolloutfleet_proxy.domain.errors import DamageFound
 from rolloutfleet_proxy.http.accepting import Accepting
 from rolloutfleet_proxy.http.connections import Connections, for_clients
 from rolloutfleet_proxy.http.protocol import HttpProtocol
 from rolloutfleet_proxy.process import allocator, collector, resident
 from rolloutfleet_proxy.process.channel import Channel
-from rolloutfleet_proxy.process.decisions import UNUSABLE
+from rolloutfleet_proxy.process.decisions import DAMAGED, UNUSABLE
 from rolloutfleet_proxy.process.supervisor import NOT_FOR_WORKERS
 from rolloutfleet_proxy.reloading import take
 from rolloutfleet_proxy.services.dumps import RETIRING
 from rolloutfleet_proxy.settings import BadSettings, SettingsSource
 from rolloutfleet_proxy.store.boots import Crash
+from rolloutfleet_proxy.store.database import StoreDamaged
 from rolloutfleet_proxy.telemetry import events, logger
 from rolloutfleet_proxy.telemetry.log_setup import set_up
 from rolloutfleet_proxy.wiring import Start, prepare
@@ -194,7 +196,8 @@ TICKS_A_LOOK = 10
 
 
 def main() -> None:
-    """Serve until told to end. Exits with 2 where the settings or the store can't be used."""
+    """Serve until told to end. Exits with 2 where the settings or the store can't be used, with 3 where the store is
+    damaged."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_WORKERS)
@@ -275,7 +278,7 @@ def _say_and_exit(error: Exception) -> NoReturn:
             TERMINATION_LOG.write_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE], encoding="utf-8")
     for line in str(error).splitlines():
         print(f"rolloutfleet-proxy: {line}", file=sys.stderr)
-    sys.exit(UNUSABLE)
+    sys.exit(DAMAGED if isinstance(error, (StoreDamaged, DamageFound)) else UNUSABLE)
 
 
 if __name__ == "__main__":

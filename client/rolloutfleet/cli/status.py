@@ -88,8 +88,10 @@ def _figures(stats: Stats) -> tuple[str, ...]:
 def _audit(audit: Audit) -> Table:
     columns = ("", *TERMS, "discarded", "balanced")
     shown = table(*columns, numbers=columns[1:])
-    balanced = "yes" if audit.balanced else "[red]NO[/]"
     for name, ledger in (("turns", audit.turns), ("sessions", audit.sessions)):
         discarded = ", ".join(f"{reason} {count}" for reason, count in ledger.discarded.items() if count)
+        balanced = "yes" if audit.balanced else "[red]NO[/]"
+        if missing := audit.missing.get(name):
+            balanced += f", {missing} missing"
         shown.add_row(name, *(str(getattr(ledger, term)) for term in TERMS), discarded or "0", balanced)
     return shown

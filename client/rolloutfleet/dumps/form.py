@@ -112,6 +112,8 @@ class DumpHead(DumpPart):
     session: DumpedSession
     trajectory: DumpedTrajectory | None
     """None: the turns were still open, or those of a whole session are here (`is_kept`)."""
+    damaged: list[Number] = []
+    """Numbers of turns that it would hold, had its proxy's disk not damaged them, or what they extend."""
 
     @property
     def is_kept(self) -> bool:

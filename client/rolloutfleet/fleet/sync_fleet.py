@@ -64,8 +64,8 @@ class Export(BlockingIterator[Trajectory]):
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:
-        """Of each session that was named, or that an answer told of: leased, not_ready, leased_elsewhere, gone, or
-        unknown, as it was when last asked."""
+        """Of each session that was named, or that an answer told of: leased, damaged, not_ready, leased_elsewhere,
+        gone, or unknown, as it was when last asked."""
         return dict(self._asynchronous.statuses)
 
     @property

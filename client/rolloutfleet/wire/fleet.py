@@ -192,6 +192,8 @@ class Audit(Covering):
     sessions: Ledger
     shards: ShardSums = ShardSums()
     keys: int = 0
+    missing: dict[str, int] = Field(default_factory=dict)
+    """Commits, turns and sessions that a start did not find in its store any more."""
     balanced: bool
 
 
@@ -236,6 +238,8 @@ class Stats(Covering):
     boots: list[Boot] = Field(default_factory=list)
     store: dict[str, bool] = Field(default_factory=dict)
     """full: a generation would be refused now for want of room; reserved: the room that freeing needs is held."""
+    check: dict[str, Any] = Field(default_factory=dict)
+    """state of the store's check after a crash: running, sound or damaged; null without one. found: what is damaged."""
     dump: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     gateway: dict[str, Any] = Field(default_factory=dict)

@@ -33,6 +33,8 @@ _CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunCont
 _LAST_WORDS: Final = {
     "StoreOfAnotherFleet": ProblemReason.STORE_OF_ANOTHER_FLEET,
     "StoreUnusable": ProblemReason.STORE_UNUSABLE,
+    "StoreDamaged": ProblemReason.STORE_DAMAGED,
+    "DamageFound": ProblemReason.STORE_DAMAGED,
     "BadKeyFile": ProblemReason.KEYS_MISSING,
     "ModelUnreadable": ProblemReason.TOKENIZER_UNREACHABLE,
     "BadSettings": ProblemReason.SETTINGS_REFUSED,

@@ -58,6 +58,7 @@ class ProblemReason(StrEnum):
     CLAIM_PENDING = "ClaimPending"
     STORE_OF_ANOTHER_FLEET = "StoreOfAnotherFleet"
     STORE_UNUSABLE = "StoreUnusable"
+    STORE_DAMAGED = "StoreDamaged"
     TOKENIZER_UNREACHABLE = "TokenizerUnreachable"
     ROLL_STOPPED = "RollStopped"
     IMAGE_PULL_FAILED = "ImagePullFailed"

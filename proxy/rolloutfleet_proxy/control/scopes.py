@@ -134,7 +134,10 @@ def _begun(cursor: str | None) -> dict[int, str]:
 def summed(audits: list[dict[str, Any]]) -> dict[str, Any]:
     """Several proxies' sums of promise 5 as one; balanced where each of them is."""
     return {
-        **{name: _added([audit[name] for audit in audits]) for name in ("turns", "sessions", "shards", "keys")},
+        **{
+            name: _added([audit[name] for audit in audits if name in audit])
+            for name in ("turns", "sessions", "shards", "keys", "missing")
+        },
         "balanced": all(audit["balanced"] for audit in audits),
     }
 

@@ -450,6 +450,20 @@ class DiskFailed(DiskError, code=codes.STORE_FAILED):
     """It refused the write for another reason."""
 
 
+class DamageFound(DomainError, code=codes.STORE_DAMAGED, should_retry=False):
+    """The store's file is not as it was written."""
+
+
+class TurnDamaged(DamageFound):
+    """The disk has changed something of a turn: nobody is given it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"Turn {number} of this session is damaged: the proxy's disk has changed it since it was committed. "
+            "The session can't go on from it; start another one."
+        )
+
+
 # Engine and gateway.
 
 

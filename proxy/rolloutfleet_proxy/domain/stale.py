@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from rolloutfleet_proxy.domain.ledger import LEASED
 from rolloutfleet_proxy.domain.session import OPEN, RETIRED, STALE, UNCLAIMED
-from rolloutfleet_proxy.domain.trajectory import IMPORTING, READY
+from rolloutfleet_proxy.domain.trajectory import DAMAGED, IMPORTING, READY
 
 _IN_USE: Final = (LEASED, IMPORTING)
 
@@ -50,9 +50,9 @@ class GroupMember:
         return self.state == OPEN
 
     @property
-    def ready(self) -> tuple[int, ...]:
-        """Numbers of the trajectories that training might still take."""
-        return tuple(held.number for held in self.trajectories if held.state == READY)
+    def unclaimed(self) -> tuple[int, ...]:
+        """Numbers of the trajectories that wait for a trainer, or for nobody as they are damaged."""
+        return tuple(held.number for held in self.trajectories if held.state in (READY, DAMAGED))
 
 
 class Candidate(NamedTuple):
@@ -134,5 +134,5 @@ def due(group: Group, *, now: float, patience: Patience, busy: Callable[[str], b
     if unended:
         reason = RETIRED if patience.at_once else STALE
         return None if any(busy(member.name) for member in unended) else Due(group, reason, unended)
-    unclaimed = tuple(member for member in group.members if member.ready)
+    unclaimed = tuple(member for member in group.members if member.unclaimed)
     return Due(group, RETIRED if patience.at_once else UNCLAIMED, unclaimed) if unclaimed else None

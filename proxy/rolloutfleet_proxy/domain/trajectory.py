@@ -1,7 +1,8 @@
 """How turns become trajectories, and what is counted as having become of both. Pure.
 
 A trajectory is ready, then leased and acknowledged, or discarded; its turns share its fate, but for orphans, which
-are discarded one by one when it closes. A session's own fate follows from those of its trajectories.
+are discarded one by one when it closes, and for those that the disk has damaged. A session's own fate follows from
+those of its trajectories.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ from rolloutfleet_proxy.domain.turn import Extras
 
 READY: Final = "ready"
 """A closed trajectory that training may take. Its turns count as live."""
+
+DAMAGED: Final = "damaged"
+"""A closed one that the disk has changed something of, or what it extends: nobody gets it. Its turns count as live."""
 
 IMPORTING: Final = "importing"
 """On its way in from a dump: not counted yet."""
@@ -104,7 +108,7 @@ def fate(*, state: str, turns: int, trajectories: Sequence[tuple[str, str | None
     states = {held for held, _ in trajectories}
     if LEASED in states:
         return LEASED, ""
-    if state == OPEN or READY in states or IMPORTING in states:
+    if state == OPEN or not states.isdisjoint((READY, DAMAGED, IMPORTING)):
         return LIVE, ""
     if ACKNOWLEDGED in states:
         return ACKNOWLEDGED, ""

@@ -72,6 +72,7 @@ STATUSES: Final[Mapping[type[DomainError], int]] = {
     errors.ClientGone: 499,
     errors.InternalError: 500,
     errors.DiskFailed: 500,
+    errors.DamageFound: 500,
     errors.EngineError: 502,
     errors.EvidenceRefused: 502,
     errors.Unavailable: 503,

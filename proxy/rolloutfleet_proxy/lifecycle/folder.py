@@ -208,8 +208,17 @@ class DumpFolder:
         before.rename(after)
         _sync(before.parent)
 
-    def write(self, name: str, pieces: Iterable[bytes], *, turns: Container[str]) -> None:
+    def write(
+        self,
+        name: str,
+        pieces: Iterable[bytes],
+        *,
+        turns: Container[str],
+        check: Callable[[Path], None] = lambda file: None,
+    ) -> None:
         """Write a file; it is there under its name as a whole or not at all. Durable with the next `sync`.
+
+        `check` may read it back from the disk, and raise what keeps it from its name.
 
         `turns` are the turn_ids that it holds. A file of that name is of an earlier attempt that came to nothing, and
         is replaced; one that holds other turns stays, and DumpConflict is raised. Raises FolderFull, OSError.
@@ -219,6 +228,7 @@ class DumpFolder:
             with _no_room_said(self.path):
                 self._make()
                 self._write(unfinished, pieces)
+            check(unfinished)
             self._check_replaceable(name, turns)
             unfinished.rename(self.path / name)
         except BaseException:
@@ -247,6 +257,9 @@ class DumpFolder:
                 failpoints.reach(failpoints.MID_DUMP)
             file.flush()
             os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                # Whoever reads it back is to get what the disk has, not what is still in memory.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _check_room(self, file: BinaryIO, nbytes: int) -> None:
         owed = self._owed()

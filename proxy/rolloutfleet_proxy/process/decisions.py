@@ -14,6 +14,9 @@ ENDING_TIMEOUT = 15.0
 """Seconds for a worker that said it ends."""
 UNUSABLE = 2
 """The exit status of a worker whose settings or store can't be used; trying again can't help."""
+DAMAGED = 3
+"""The exit status of one whose store is damaged: nor can it here, and the data should be looked after."""
+FINAL = (UNUSABLE, DAMAGED)
 
 WARMING, WARM, OPENED, SERVING, ENDING = "warming", "warm", "opened", "serving", "ending"
 
@@ -194,7 +197,7 @@ class Decisions:
             self._crashes = 0
             return [Say(f"worker {worker.number} ended, and has released the store"), *self._follow(now, delay=0.0)]
         self._crash = {"crash": words, "peak_rss": peak_rss}
-        if not self._ever_served or status == UNUSABLE:
+        if not self._ever_served or status in FINAL:
             return [*self._give_up_next(), Exit(as_exit_status(status))]
         served = now - self._served_since if worker.state in (SERVING, ENDING) else 0.0
         self._crashes = crashes_in_a_row(before=self._crashes, healthy_for=served)
@@ -209,7 +212,7 @@ class Decisions:
                 Say(f"{words}; worker {self.owner.number} goes on", "error"),
                 Tell(self.owner.number, {"successor": how(status)}),
             ]
-        if not self._ever_served or status == UNUSABLE:
+        if not self._ever_served or status in FINAL:
             return [Exit(as_exit_status(status))]
         self._crashes += 1
         delay = restart_delay(self._crashes)

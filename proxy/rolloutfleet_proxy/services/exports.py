@@ -17,10 +17,12 @@ from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.settings import SettingsInForce
-from rolloutfleet_proxy.store import leases
+from rolloutfleet_proxy.store import damage, leases
 from rolloutfleet_proxy.store.leases import Grant
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
+from rolloutfleet_proxy.telemetry import logger
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -46,6 +48,7 @@ class ExportService:
     sessions: SessionService
     gate: PauseGate
     settings: SettingsInForce
+    metrics: Metrics
 
     async def export(self, asked: AskExport, *, idempotency_key: str | None, as_json: bool) -> Exported:
         """Lease trajectories, and begin to make the body. The same call with the same key brings the same again.
@@ -58,7 +61,7 @@ class ExportService:
         granted = await self._change(lambda transaction: leases.grant(transaction, self.store.owner, asked, call))
         if granted.lease is not None:
             failpoints.reach(failpoints.AFTER_EXPORT)
-        return await self._body(granted, as_json=as_json)
+        return await self._body(await self._without_damaged(granted), as_json=as_json)
 
     async def acknowledge(self, lease: str, named: list[str] | None) -> list[str]:
         """Trained: the trajectories named, or all of the lease. Raises as `leases.acknowledge`."""
@@ -77,6 +80,16 @@ class ExportService:
     async def expire(self) -> None:
         """Take back what leases hold whose time is up."""
         await self._change(leases.expire)
+
+    async def _without_damaged(self, granted: Grant) -> Grant:
+        read = self.store.reader.run
+        damaged = {each for each in granted.members if not await read(partial(damage.is_sound, member=each))}
+        if not damaged:
+            return granted
+        for member in damaged:
+            self.metrics.damage_found.inc()
+            logger.error("trajectory %s is damaged on the disk: nobody gets it", member.trajectory_id)
+        return await self._change(partial(leases.withhold, granted=granted, damaged=damaged))
 
     async def _change(self, operation: Callable[[Transaction], T]) -> T:
         done, freed = await self.store.free(operation)

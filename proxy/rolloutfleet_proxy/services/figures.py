@@ -15,6 +15,7 @@ from rolloutfleet_proxy.http.in_flight import InFlight
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.allocator import Trimming
 from rolloutfleet_proxy.process.collector import Collections
+from rolloutfleet_proxy.services.checking import Checking
 from rolloutfleet_proxy.services.dumps import DumpService
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
@@ -41,6 +42,7 @@ class Figures:
     trimming: Trimming
     collections: Collections
     probing: Probing
+    checking: Checking
 
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
@@ -77,6 +79,7 @@ class Figures:
             "boots": booted,
             # Reserved: the room that freeing needs on a full disk is held as a whole.
             "store": {"full": full, "reserved": reserve is not None and not reserve.owed},
+            "check": {"state": self.checking.state, "found": self.checking.found},
             "dump": self._dump(),
             "settings": {
                 "generation": self.sessions.settings.current.generation,

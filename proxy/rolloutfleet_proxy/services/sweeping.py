@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.stale import Due, Group, Patience, due, late_groups, shortest_wait
 from rolloutfleet_proxy.lifecycle import retention
-from rolloutfleet_proxy.lifecycle.dumping import dump
+from rolloutfleet_proxy.lifecycle.dumping import Written, dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, FolderFull
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
@@ -66,7 +66,7 @@ class _Dumped:
     """A group whose turns are in files, if it has any and there is a folder."""
 
     chosen: Due
-    files: list[str]
+    written: Written
     unreachable: list[str] = field(default_factory=list)
     """Shards that may be had another time."""
 
@@ -196,7 +196,7 @@ class Sweeper:
     async def _dump(self, sweep: "_Sweep", chosen: Sequence[Due]) -> list[_Dumped]:
         folder = sweep.orders.folder
         if folder is None:
-            return [_Dumped(one, []) for one in chosen]
+            return [_Dumped(one, Written()) for one in chosen]
         dumped: list[_Dumped] = []
         ids = [session.id for one in chosen for session in one.sessions]
         with_shards = await self.store.read(partial(metadata_with_shards, sessions=ids))
@@ -229,19 +229,23 @@ class Sweeper:
                 for session, metadata in with_shards.items()
             }
             work = partial(dump, folder, self.store.reader.run_blocking, chosen, owner=self.store.owner, shards=shards)
-            files = await self.in_thread(partial(work, wall=self.wall()))
-            return _Dumped(chosen, files, [name for found in shards.values() for name in found.unreachable])
+            written = await self.in_thread(partial(work, wall=self.wall()))
+            for session in chosen.sessions:
+                if damaged := written.damaged.get(session.id):
+                    self.metrics.damage_found.inc(len(damaged))
+                    logger.error("session %s: turns %s are damaged on the disk, and in no dump", session.name, damaged)
+            return _Dumped(chosen, written, [name for found in shards.values() for name in found.unreachable])
 
     async def _synced(self, sweep: "_Sweep", folder: DumpFolder, dumped: list[_Dumped]) -> list[_Dumped]:
         """Those of them whose files are durable."""
-        if not any(one.files for one in dumped):
+        if not any(one.written.files for one in dumped):
             return dumped
         try:
             await self.in_thread(folder.sync)
         except OSError as error:
             for one in dumped:
                 self._fail(sweep, one.chosen, error)
-                await self._remove(folder, one.files)
+                await self._remove(folder, one.written.files)
             return []
         failpoints.reach(failpoints.AFTER_DUMP)
         for one in dumped:
@@ -255,7 +259,14 @@ class Sweeper:
         folder = sweep.orders.folder
         since = sweep.began if sweep.orders.keeps_within_bounds else None
         work = [
-            partial(free, chosen=one.chosen, files=None if folder is None else one.files, since=since) for one in dumped
+            partial(
+                free,
+                chosen=one.chosen,
+                files=None if folder is None else one.written.files,
+                damaged=one.written.damaged,
+                since=since,
+            )
+            for one in dumped
         ]
         results = await asyncio.gather(*(self.store.write(each, frees=True) for each in work), return_exceptions=True)
         for one, result in zip(dumped, results, strict=True):
@@ -266,7 +277,7 @@ class Sweeper:
                 self.released += RECLAIMED_BYTES * (len(result.names) + result.turns)
                 self.follow(result)
             elif isinstance(result, Spared):
-                await self._remove(folder, one.files)
+                await self._remove(folder, one.written.files)
             elif isinstance(result, Exception):
                 # The files stay: whether such a commit is durable is only known when the store is opened again.
                 self._fail(sweep, one.chosen, result)

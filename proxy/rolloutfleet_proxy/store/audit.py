@@ -15,6 +15,7 @@ from rolloutfleet_proxy.domain.ledger import (
     TERMS,
     TURNS,
 )
+from rolloutfleet_proxy.store.tally import load_missing
 
 # Turns whose session is gone are still to be deleted (`remains`), and of a deleted session what was open is discarded.
 _RECOUNT = {
@@ -23,7 +24,7 @@ _RECOUNT = {
         " JOIN sessions ON sessions.id = turns.session"
         " LEFT JOIN trajectories ON trajectories.session = turns.session AND trajectories.number = turns.trajectory"
         " WHERE turns.state = 'live' AND CASE WHEN trajectories.state IS NULL THEN sessions.state != 'deleted'"
-        " ELSE trajectories.state IN ('ready', 'leased') END"
+        " ELSE trajectories.state IN ('ready', 'damaged', 'leased') END"
         " GROUP BY held"
     ),
     SESSIONS: "SELECT fate, count(*) FROM sessions WHERE fate IN ('live', 'leased') GROUP BY fate",
@@ -54,14 +55,21 @@ def audit(connection: sqlite3.Connection) -> dict[str, Any]:
     """The sums of promise 5, as the API shows them: every term from its own counter, none derived from the others.
 
     `balanced` is true where, for turns and for sessions, created + imported equals the sum of the other terms,
-    and the rows recounted say the same of live and leased as the counters. That reads all turns, so it takes as long
-    as there are many.
+    and the rows recounted say the same of live and leased as the counters, and nothing is `missing`. That reads all
+    turns, so it takes as long as there are many.
     """
     sums = {kind: _sums(connection, kind) for kind in _RECOUNT}
     shards, nbytes = connection.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM shards").fetchone()
     (keys,) = connection.execute("SELECT count(*) FROM sessions").fetchone()
-    balanced = all(_balanced(connection, kind, sums[kind]) for kind in sums)
-    return {**sums, "shards": {"count": shards, "bytes": nbytes}, "keys": keys, "balanced": balanced}
+    missing = load_missing(connection)
+    balanced = all(_balanced(connection, kind, sums[kind]) for kind in sums) and not any(missing.values())
+    return {
+        **sums,
+        "shards": {"count": shards, "bytes": nbytes},
+        "keys": keys,
+        "missing": missing,
+        "balanced": balanced,
+    }
 
 
 def _sums(connection: sqlite3.Connection, kind: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rolloutfleet_proxy.store import log_index, schema
+from rolloutfleet_proxy.store import checksums, log_index, schema
 from rolloutfleet_proxy.store.reserve import Reserve
 
 FILE = "store.sqlite3"
@@ -38,6 +38,10 @@ class StoreUnusable(Exception):
 
 class StoreOfAnotherFleet(StoreUnusable):
     """The store was made by another fleet, whose data this one was not told to take over."""
+
+
+class StoreDamaged(StoreUnusable):
+    """What is there is no store any more, or none that can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,8 @@ def open_database(
     All lasting connections together keep `cache_bytes` of its pages in memory. With a reserve it opens on a disk that
     is full, too.
 
-    Raises StoreUnusable where another process has the folder, the file is newer than this program, or it is no
-    store at all; StoreOfAnotherFleet where it is another fleet's.
+    Raises StoreUnusable where another process has the folder, or the file is newer than this program; StoreDamaged
+    where it is no store, or none any more; StoreOfAnotherFleet where it is another fleet's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -111,6 +115,14 @@ def open_database(
             store_id, opened = _open(folder, belonging, reserve)
         held.push(opened)
         return Database(folder, store_id, cache_bytes // LASTING, reserve, held.pop_all())
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Whether it is that the file is not as SQLite wrote it. Text of it may be part of what SQLite says of it."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def no_room(error: sqlite3.Error) -> bool:
@@ -150,9 +162,11 @@ def _make(folder: Path, belonging: Belonging | None, *, lasting: bool) -> _Made:
         connection = opened.enter_context(contextlib.closing(_connect(folder / FILE)))
         _refuse_newer(folder, schema.version(connection))
         schema.migrate(connection)
+        if schema.is_damaged(connection):
+            raise _damaged(folder, "what its tables and triggers are has changed")
         if belonging is not None:
             _stamp(folder, connection, belonging)
-        connection.execute("INSERT OR IGNORE INTO facts VALUES ('store_id', ?)", (secrets.token_hex(6),))
+        connection.execute("INSERT OR IGNORE INTO facts (name, value) VALUES ('store_id', ?)", (secrets.token_hex(6),))
         store_id: str = connection.execute("SELECT value FROM facts WHERE name = 'store_id'").fetchone()[0]
         return store_id, opened.pop_all() if lasting else contextlib.ExitStack()
 
@@ -197,6 +211,7 @@ def _set_up(connection: sqlite3.Connection, path: Path, *, read_only: bool, page
     connection.execute("PRAGMA secure_delete = FAST")
     # What a transaction needs to be undone in part would else be a file, on a disk that may be the full one.
     connection.execute("PRAGMA temp_store = MEMORY")
+    checksums.install(connection)
     if read_only:
         connection.execute("PRAGMA query_only = ON")
     else:
@@ -233,12 +248,21 @@ def _stamp(folder: Path, connection: sqlite3.Connection, belonging: Belonging) -
             f"proxies.storage.adopt to that uid (`adopt` in a proxy's settings); to begin anew, delete the claim."
         )
     if found is None or found[0] != belonging.fleet_uid:
-        connection.execute("INSERT OR REPLACE INTO facts VALUES ('fleet_uid', ?)", (belonging.fleet_uid,))
+        connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('fleet_uid', ?)", (belonging.fleet_uid,))
+
+
+def _damaged(folder: Path, why: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{folder / FILE} can't be opened as a store: {why}. Copy the folder before anything else; "
+        "what can be done then is in the runbook, under StoreDamaged."
+    )
 
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.DatabaseError, OSError) as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError, OSError) as error:
+        if not isinstance(error, OSError) and is_damage(error):
+            raise _damaged(folder, str(error)) from error
         raise StoreUnusable(f"{folder / FILE} can't be opened as a store: {error}") from error

@@ -14,12 +14,14 @@ from msgspec.structs import asdict
 
 from rolloutfleet.dumps import DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
 from rolloutfleet.tensors import REMOTE_TENSOR
+from rolloutfleet_proxy.domain.errors import TurnDamaged
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.domain.turn import Delivery
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations
+from rolloutfleet_proxy.store.checksums import SOUND
 from rolloutfleet_proxy.store.dumped_session import load_session
 from rolloutfleet_proxy.store.transaction import Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
@@ -59,15 +61,19 @@ def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int 
         at = parents[turn]
         while at is not None and at not in is_context:
             is_context[at] = True
-            at = parents[at]
+            at = parents.get(at)  # of one that is not found it is not known
     return dict(sorted(is_context.items()))
 
 
 def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:
-    """One turn, whole; what is JSON in its row stays as it is. Raises LookupError where it is not there."""
-    row = named_row(connection, "SELECT * FROM turns WHERE session = ? AND number = ?", (session, number))
+    """One turn, whole; what is JSON in its row stays as it is. Raises LookupError where it is not there, and
+    TurnDamaged."""
+    asked = f"SELECT {SOUND} AS sound, turns.* FROM turns WHERE session = ? AND number = ?"
+    row = named_row(connection, asked, (session, number))
     if row is None:
         raise LookupError(f"turn {number} is gone")
+    if not row["sound"]:
+        raise TurnDamaged(number)
     kept = Matching.decode(row["matching"])
     series = annotations.load(connection, session, number)
     return StreamedTurn(
@@ -141,14 +147,14 @@ def load_files(connection: sqlite3.Connection) -> dict[str, float]:
 def note_files(transaction: Transaction, files: Iterable[str], *, since: float) -> None:
     """Remember that a sweep wrote these files. One that was written again is as new as that."""
     transaction.executemany(
-        "INSERT INTO dump_files VALUES (?, ?) ON CONFLICT DO UPDATE SET since = excluded.since",
+        "INSERT INTO dump_files (file, since) VALUES (?, ?) ON CONFLICT DO UPDATE SET since = excluded.since",
         [(file, since) for file in files],
     )
 
 
 def keep_files(transaction: Transaction, files: Mapping[str, float]) -> None:
     """Know these files, each since then, and no others. Those that are known stay as they are."""
-    transaction.executemany("INSERT OR IGNORE INTO dump_files VALUES (?, ?)", files.items())
+    transaction.executemany("INSERT OR IGNORE INTO dump_files (file, since) VALUES (?, ?)", files.items())
     transaction.execute(
         "DELETE FROM dump_files WHERE file NOT IN (SELECT value FROM json_each(?))",
         (json.dumps(list(files)),),

@@ -68,8 +68,8 @@ def load_trajectory(connection: sqlite3.Connection, member: Member) -> LeasedTra
     found = named_row(
         connection,
         "SELECT group_name AS group_id, task_id, metadata, marked, outcome, outcome_reason, episode_turns,"
-        " episode_turns != '[]' OR coalesce(rewarded > 0, EXISTS ("
-        "SELECT 1 FROM turns WHERE session = sessions.id AND reward IS NOT NULL)) AS rewarded"
+        " episode_turns != '[]'"
+        " OR EXISTS (SELECT 1 FROM turns WHERE session = sessions.id AND reward IS NOT NULL) AS rewarded"
         " FROM sessions JOIN trajectories ON session = id"
         " WHERE id = ? AND number = ?",
         (member.session, member.number),

@@ -5,14 +5,16 @@ A group is counted, buried, and its rows are deleted, all in one transaction.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+from rolloutfleet.dumps import DumpName
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, DUMPED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, REST
 from rolloutfleet_proxy.domain.stale import Candidate, Due, Group, GroupMember, Held
-from rolloutfleet_proxy.domain.trajectory import fate
+from rolloutfleet_proxy.domain.trajectory import DAMAGED, fate
 from rolloutfleet_proxy.store.dumps import note_files
 from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
 from rolloutfleet_proxy.store.tombstones import bury
@@ -70,11 +72,18 @@ def load_candidates(
     return candidates, last
 
 
-def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, since: float | None = None) -> Freed:
+def free(
+    transaction: Transaction,
+    chosen: Due,
+    *,
+    files: Sequence[str] | None,
+    damaged: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    since: float | None = None,
+) -> Freed:
     """Free the sessions that were chosen. Their turns are in `files` by now; None: they are discarded.
 
-    `since` is when this sweep began, in served seconds, where files are kept by age. Raises Spared where the group is
-    not as it was chosen.
+    `damaged` are numbers of turns that are in none, by session's row. `since` is when this sweep began, in served
+    seconds, where files are kept by age. Raises Spared where the group is not as it was chosen.
     """
     dumped = files is not None
     if load_group(transaction, chosen.group.name) != chosen.group:
@@ -83,8 +92,10 @@ def free(transaction: Transaction, chosen: Due, *, files: Sequence[str] | None, 
     went = {}
     for session in chosen.sessions:
         held = _held(transaction, session)
-        turns += _count(transaction, session, sum(held.values()), dumped=dumped)
-        went[session.id] = list(held) if dumped else []
+        turns += _count(
+            transaction, session, sum(held.values()), dumped=dumped, damaged=len(damaged.get(session.id, ()))
+        )
+        went[session.id] = [number for number in held if _file(session, number) in (files or ())]
     bury(transaction, went, reclaimed=chosen.reason, dumped=went)
     if any(session.is_open for session in chosen.sessions):
         # Those that ended before have waited for these; only from now on for a trainer.
@@ -115,24 +126,32 @@ def load_group(source: Source, name: str) -> Group:
     return Group(name, tuple(GroupMember(**row, trajectories=tuple(held.get(row["id"], ()))) for row in members))
 
 
+def _file(session: GroupMember, number: int) -> str:
+    return str(DumpName(session.name, None if number == REST else number))
+
+
 def _held(transaction: Transaction, session: GroupMember) -> dict[int, int]:
     """Turns that count as live, by the number of their trajectory; `REST` for those of none."""
     rows = transaction.rows(
         "SELECT coalesce(trajectory, ?) AS held, count(*) FROM turns WHERE session = ? AND state = 'live'"
         " AND (trajectory IS NULL OR trajectory IN (SELECT number FROM trajectories WHERE session = turns.session"
-        " AND state = 'ready')) GROUP BY held ORDER BY held",
+        " AND state IN ('ready', 'damaged'))) GROUP BY held ORDER BY held",
         (REST, session.id),
     )
     return dict(rows)
 
 
-def _count(transaction: Transaction, session: GroupMember, turns: int, *, dumped: bool) -> int:
+def _count(transaction: Transaction, session: GroupMember, turns: int, *, dumped: bool, damaged: int) -> int:
     """Count a session and its live turns as what becomes of them; returns how many turns."""
+    transaction.move(TURNS, LIVE, DISCARDED, damaged, reason=DAMAGED)
+    turns -= damaged
     acknowledged = any(held.state == ACKNOWLEDGED for held in session.trajectories)
     reasons = transaction.rows(
         "SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session.id,)
     )
-    if not turns:
+    if not turns and damaged:
+        term, reason = (ACKNOWLEDGED, "") if acknowledged else (DISCARDED, DAMAGED)
+    elif not turns:
         term, reason = fate(state=CLOSED, turns=session.turns, trajectories=reasons)
     elif dumped:
         term, reason = DUMPED, ""

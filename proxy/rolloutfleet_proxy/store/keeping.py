@@ -45,7 +45,7 @@ def note(transaction: Transaction, session: int) -> bool:
         return False
     has_room = not transaction.in_reserve and transaction.value("SELECT count(*) FROM keeping") < MOST_WAITING
     head = load_session(transaction, session).model_dump_json() if has_room else None
-    transaction.execute("INSERT INTO keeping VALUES (?, ?)", (session, head))
+    transaction.execute("INSERT INTO keeping (session, head) VALUES (?, ?)", (session, head))
     return True
 
 

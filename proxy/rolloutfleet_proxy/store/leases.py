@@ -8,8 +8,8 @@ be asked for again.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
@@ -27,7 +27,7 @@ from rolloutfleet_proxy.domain.errors import (
 from rolloutfleet_proxy.domain.idempotency import KeyedCall
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
-from rolloutfleet_proxy.domain.trajectory import READY, trajectory_name
+from rolloutfleet_proxy.domain.trajectory import DAMAGED, READY, trajectory_name
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.store import recoveries, shards
 from rolloutfleet_proxy.store.idempotency import recall, remember
@@ -92,9 +92,10 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
         return _granted_again(transaction, json.loads(before))
     candidates = _candidates(transaction, asked)
     statuses: Statuses = [
-        (name, _status(state, ready, leased, stone)) for name, _, state, ready, leased, stone in candidates
+        (name, _status(state, ready, leased, damaged, stone))
+        for name, _, state, ready, leased, damaged, stone in candidates
     ]
-    members = _ready(transaction, [session for _, session, _, ready, _, _ in candidates if ready])
+    members = _ready(transaction, [session for _, session, _, ready, *_ in candidates if ready])
     if not members:
         return Grant(lease=None, expires_in=None, asked=asked, statuses=statuses, members=[])
     lease = owner.name(LEASE)
@@ -168,6 +169,25 @@ def release(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] 
     return [member.trajectory_id for member in named]
 
 
+def withhold(transaction: Transaction, granted: Grant, damaged: Collection[Member]) -> Grant:
+    """What of a grant that made a lease is left without trajectories that are damaged. Nobody gets those any more."""
+    assert granted.lease is not None
+    for member in damaged:
+        _give_back(transaction, [member], as_=DAMAGED)
+        transaction.execute(
+            "DELETE FROM leased WHERE lease = ? AND session = ? AND number = ?",
+            (granted.lease, member.session, member.number),
+        )
+    named = {member.session_name for member in damaged}
+    statuses: Statuses = [(name, "damaged" if name in named else status) for name, status in granted.statuses]
+    transaction.execute("UPDATE leases SET statuses = ? WHERE name = ?", (json.dumps(statuses), granted.lease))
+    members = [member for member in granted.members if member not in damaged]
+    if members:
+        return replace(granted, statuses=statuses, members=members)
+    _set_state(transaction, granted.lease, RELEASED)
+    return replace(granted, statuses=statuses, members=[], lease=None, expires_in=None)
+
+
 def renew(transaction: Transaction, lease: str, *, seconds: float) -> None:
     """Let a lease run for `seconds` from now on. Raises LeaseNotFound, and LeaseExpired for one that ended."""
     expire(transaction)
@@ -197,7 +217,8 @@ def expire(transaction: Transaction) -> None:
 
 _CANDIDATE = """
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready'),
-    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'leased')
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'leased'),
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'damaged')
 """
 
 _NAMED = f"""
@@ -212,7 +233,7 @@ FROM sessions WHERE group_name IN (SELECT value FROM json_each(?)) ORDER BY sess
 """
 
 _BURIED_OF_GROUP = """
-SELECT name, NULL, NULL, 0, 0, 1 FROM tombstones
+SELECT name, NULL, NULL, 0, 0, 0, 1 FROM tombstones
 WHERE group_name = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = tombstones.name) ORDER BY id
 """
 
@@ -231,7 +252,7 @@ ORDER BY min(closed_at), min(first)
 
 
 def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
-    """(session_id, row id, state, ready, leased, buried) of each session that is asked for."""
+    """(session_id, row id, state, ready, leased, damaged, buried) of each session that is asked for."""
     if asked.session_ids is not None:
         return transaction.rows(_NAMED, (json.dumps(asked.session_ids),))
     if asked.group_id is not None:
@@ -254,9 +275,11 @@ def _oldest_complete_groups(transaction: Transaction, most: int) -> list[str]:
     return taken
 
 
-def _status(state: str | None, ready: int, leased: int, buried: int) -> ExportStatus:
+def _status(state: str | None, ready: int, leased: int, damaged: int, buried: int) -> ExportStatus:
     if state is None:
         return "gone" if buried else "unknown"
+    if damaged:
+        return "damaged"
     if ready:
         return "leased"
     if leased and state != DELETED:
@@ -362,7 +385,7 @@ def _take(transaction: Transaction, lease: str, members: Sequence[Member]) -> No
     settle_all(transaction, (member.session for member in members))
 
 
-def _give_back(transaction: Transaction, members: Iterable[Member]) -> None:
+def _give_back(transaction: Transaction, members: Iterable[Member], *, as_: str = READY) -> None:
     members = sorted(members, key=attrgetter("session", "number"))
     for member in members:
         state = transaction.value("SELECT state FROM sessions WHERE id = ?", (member.session,))
@@ -370,7 +393,7 @@ def _give_back(transaction: Transaction, members: Iterable[Member]) -> None:
         if state == DELETED:
             move_trajectory(transaction, member.session, member.number, DISCARDED, reason=DELETED)
         elif not drop_marked(transaction, member.session, member.number, mark):
-            move_trajectory(transaction, member.session, member.number, READY)
+            move_trajectory(transaction, member.session, member.number, as_)
     wait_to_be_claimed(transaction, {member.session for member in members})
     settle_all(transaction, (member.session for member in members))
 

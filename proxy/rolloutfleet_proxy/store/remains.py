@@ -18,9 +18,9 @@ from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import Writer
 
-TURNS_AT_ONCE: Final = 128
-"""Turns, or annotations, that one operation deletes at the most. Each writes 2 pages of 4 KiB to the log, and never 3,
-so this fits into half of the reserve of a disk of 24 MB."""
+TURNS_AT_ONCE: Final = 80
+"""Turns, or annotations, that one operation deletes at the most. Each writes 2 pages of 4 KiB to the log, and one more
+of its checksums', so this fits into half of the reserve of a disk of 24 MB."""
 BYTES_AT_ONCE: Final = 16 << 20
 """Of their content, which is read to be deleted: no further turn is deleted with so much."""
 REST: Final = 0.02

@@ -2,7 +2,18 @@
 
 import sqlite3
 
-LATEST = 10
+from rolloutfleet_proxy.store.checksums import (
+    CHANGING,
+    GUARDED,
+    TEXT,
+    TOKENS,
+    WRONG,
+    Guarded,
+    call,
+    install,
+)
+
+LATEST = 11
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -279,6 +290,49 @@ ALTER TABLE sessions ADD COLUMN outcome_reason TEXT;
 ALTER TABLE sessions ADD COLUMN met_limit TEXT;
 """
 
+
+def _guarded(table: str, guarded: Guarded) -> str:
+    here = " AND ".join(f"{column} IS new.{column}" for column in guarded.key)
+    of_old, of_new = guarded.of("old."), guarded.of("new.")
+    return f"""
+ALTER TABLE {table} ADD COLUMN checksum INTEGER;     -- of all others; null where an earlier version wrote the row
+CREATE TRIGGER {table}_row_added AFTER INSERT ON {table} BEGIN
+    UPDATE {table} SET checksum = {of_new} WHERE {here};
+END;
+CREATE TRIGGER {table}_row_changed AFTER UPDATE OF {", ".join((*guarded.key, *guarded.columns))} ON {table} BEGIN
+    UPDATE {table} SET checksum = iif(coalesce(old.checksum = {of_old}, 1), {of_new}, {WRONG}) WHERE {here};
+END;
+"""
+
+
+_V11 = f"""
+{"".join(_guarded(table, guarded) for table, guarded in GUARDED.items())}
+-- Of turns, whose rows are long: a change of a few bytes must not rewrite one. A turn that an earlier version wrote has
+-- none here until it was given them (`checksums.fill_some`).
+CREATE TABLE turn_checksums (
+    turn INTEGER PRIMARY KEY,       -- id of its row
+    tokens INTEGER NOT NULL,
+    text INTEGER NOT NULL,
+    changing INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER turn_added AFTER INSERT ON turns BEGIN
+    INSERT INTO turn_checksums VALUES (new.id, {call(TOKENS, "new.")}, {call(TEXT, "new.")}, {call(CHANGING, "new.")});
+END;
+CREATE TRIGGER turn_changed AFTER UPDATE OF trajectory, state, delivered, reward ON turns BEGIN
+    UPDATE turn_checksums SET changing = iif(changing = {call(CHANGING, "old.")}, {call(CHANGING, "new.")}, {WRONG})
+    WHERE turn = new.id;
+END;
+CREATE TRIGGER turn_hidden AFTER UPDATE OF extras ON turns BEGIN
+    UPDATE turn_checksums SET text = iif(text = {call(TEXT, "old.")}, {call(TEXT, "new.")}, {WRONG})
+    WHERE turn = new.id;
+END;
+CREATE TRIGGER turn_removed AFTER DELETE ON turns BEGIN
+    DELETE FROM turn_checksums WHERE turn = old.id;
+END;
+-- The rows up to this one are still to be given theirs.
+INSERT INTO facts (name, value) SELECT 'without_checksums', max(id) FROM turns HAVING count(*);
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -293,12 +347,12 @@ END;
 CREATE TRIGGER shard_uncounted AFTER DELETE ON shards BEGIN
     UPDATE facts SET value = value - 1 WHERE name = 'shards';
 END;
-INSERT OR REPLACE INTO facts SELECT 'keys', count(*) FROM sessions;
-INSERT OR REPLACE INTO facts SELECT 'shards', count(*) FROM shards;
+INSERT OR REPLACE INTO facts (name, value) SELECT 'keys', count(*) FROM sessions;
+INSERT OR REPLACE INTO facts (name, value) SELECT 'shards', count(*) FROM shards;
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10, 11: _V11}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 
@@ -310,10 +364,26 @@ def version(connection: sqlite3.Connection) -> int:
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the file to `LATEST`, each step in a transaction of its own."""
+    install(connection)
     for step in range(version(connection) + 1, LATEST + 1):
-        connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;")
+        forget = "DELETE FROM facts WHERE name = 'schema';" if step > 1 else ""
+        connection.executescript(f"BEGIN IMMEDIATE; {forget} {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;")
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = 'key_kept'").fetchone():
         _count(connection)
+    connection.execute(f"INSERT OR IGNORE INTO facts (name, value) SELECT 'schema', ({_SUM})")
+
+
+_SUM = """
+SELECT row_checksum(group_concat(made))
+FROM (SELECT type || name || tbl_name || coalesce(sql, '') AS made FROM sqlite_schema ORDER BY name)
+"""
+"""SQL of the checksum of what tables, indexes and triggers are. The fact `schema` has it since they were made."""
+
+
+def is_damaged(connection: sqlite3.Connection) -> bool:
+    """Whether tables, indexes or triggers of a migrated file are not what they were made as."""
+    made: int = connection.execute(f"SELECT value = ({_SUM}) FROM facts WHERE name = 'schema'").fetchone()[0]
+    return not made
 
 
 def _count(connection: sqlite3.Connection) -> None:

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from rolloutfleet_proxy.domain.errors import DamageFound
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store.database import Database
+from rolloutfleet_proxy.store.database import Database, is_damage
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
@@ -49,8 +50,12 @@ class Reader:
         self._connection.execute("BEGIN")
         try:
             return query(self._connection)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if is_damage(error):
+                raise DamageFound(f"The store's file is damaged ({error}).") from error
+            raise
         finally:
-            self._connection.execute("COMMIT")
+            self._connection.execute("ROLLBACK")  # a COMMIT says once more what went wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,17 @@
 """What a session's row says of its turns as a whole, so that lists of sessions need not read them.
 
 It changes in the transaction that commits a turn, rewards one or imports some. In rows of an earlier version nothing of
-it stands, until `fill` has summed their turns up, a few at a time.
+it stands, until `filling` has summed their turns up, a few at a time.
 """
 
-import asyncio
-import contextlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.outcome import LENGTH
 from rolloutfleet_proxy.domain.turn import NewTurn
 from rolloutfleet_proxy.store.sessions import touch
-from rolloutfleet_proxy.store.store import Store
-from rolloutfleet_proxy.store.transaction import Transaction, load_fact
+from rolloutfleet_proxy.store.transaction import Transaction
 
 OF_MAIN: Final = "json_extract(CAST(matching AS TEXT), '$.lineage') IS NULL"
 """Whether a turn is of the main loop, by `Matching.encode`."""
@@ -25,10 +21,9 @@ _TELLING: Final = f"ORDER BY {OF_MAIN} DESC, number DESC LIMIT 1"
 SESSIONS_AT_ONCE: Final = 64
 TURNS_AT_ONCE: Final = 256
 """As many of each, or a session more, are summed up in one operation."""
-REST: Final = 0.02
-"""Seconds in which others have the writer, after each."""
 
-_NOT_YET: Final = "not_summed_up"
+NOT_YET: Final = "not_summed_up"
+"""The fact that says which sessions an earlier version left."""
 
 
 class Known(NamedTuple):
@@ -104,16 +99,16 @@ def sum_up(transaction: Transaction, sessions: Iterable[int]) -> None:
 
 def fill_some(transaction: Transaction) -> None:
     """Sum up the newest of the sessions that an earlier version left."""
-    newest = transaction.fact(_NOT_YET, 0)
+    newest = transaction.fact(NOT_YET, 0)
     found = transaction.rows(
         "SELECT id, turns FROM sessions WHERE id <= ? ORDER BY id DESC LIMIT ?", (newest, SESSIONS_AT_ONCE)
     )
     taken = _piece(found)
     sum_up(transaction, taken)
     if len(taken) == len(found) < SESSIONS_AT_ONCE:
-        transaction.forget_fact(_NOT_YET)
+        transaction.forget_fact(NOT_YET)
     else:
-        transaction.set_fact(_NOT_YET, taken[-1] - 1)
+        transaction.set_fact(NOT_YET, taken[-1] - 1)
 
 
 def _piece(found: Iterable[tuple[int, int]]) -> list[int]:
@@ -125,12 +120,3 @@ def _piece(found: Iterable[tuple[int, int]]) -> list[int]:
         taken.append(session)
         total += turns
     return taken
-
-
-async def fill(store: Store) -> None:
-    """Sum up all that an earlier version left, piece by piece. Where there is no room, the rest waits for the next
-    time."""
-    with contextlib.suppress(DiskFull):
-        while await store.read(lambda connection: load_fact(connection, _NOT_YET)) is not None:
-            await store.write(fill_some)
-            await asyncio.sleep(REST)

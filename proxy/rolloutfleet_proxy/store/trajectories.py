@@ -15,6 +15,7 @@ from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
 from rolloutfleet_proxy.domain.trajectory import (
     BY_CLOSE,
+    DAMAGED,
     IMPORTING,
     ORPHAN,
     READY,
@@ -33,7 +34,7 @@ from rolloutfleet_proxy.store.turns import load_comparable
 
 DEFAULT: Final = CloseSession()
 
-_TERM = {READY: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
+_TERM = {READY: LIVE, DAMAGED: LIVE, LEASED: LEASED, ACKNOWLEDGED: ACKNOWLEDGED, DISCARDED: DISCARDED}
 """The term of the ledger that the turns of a trajectory in this state are counted under."""
 
 
@@ -101,8 +102,10 @@ def delete_session(transaction: Transaction, session: int) -> None:
     load_undeleted(transaction, session)
     # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
     transaction.move(TURNS, LIVE, DISCARDED, count_live(transaction, session), reason=DELETED)
-    ready = transaction.rows("SELECT number FROM trajectories WHERE session = ? AND state = 'ready'", (session,))
-    for (number,) in ready:
+    unclaimed = transaction.rows(
+        "SELECT number FROM trajectories WHERE session = ? AND state IN ('ready', 'damaged')", (session,)
+    )
+    for (number,) in unclaimed:
         move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
     end(transaction, session, DELETED)
     settle(transaction, session)

@@ -3,7 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Row = tuple[Any, ...]
 Values = Sequence[Any] | Mapping[str, Any]
@@ -69,7 +69,10 @@ class Transaction:
         return load_fact(self, name, default)
 
     def set_fact(self, name: str, value: Any) -> None:
-        self.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value))
+        self.execute(
+            "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (name, value),
+        )
 
     def forget_fact(self, name: str) -> None:
         self.execute("DELETE FROM facts WHERE name = ?", (name,))
@@ -110,9 +113,20 @@ def insert_statement(table: str, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
+COMMITS: Final = "commits"
+"""The fact that counts the commits that changed something, so that a start can tell when some are gone (`tally`)."""
+
+
+def count_commit(connection: sqlite3.Connection) -> None:
+    """Count the one that is under way."""
+    connection.execute(
+        "INSERT INTO facts (name, value) VALUES (?, 1) ON CONFLICT DO UPDATE SET value = value + 1", (COMMITS,)
+    )
+
+
 def write_counts(connection: sqlite3.Connection, counts: Counter[tuple[str, str, str]]) -> None:
     """Add changes to the ledger's rows."""
     connection.executemany(
-        "INSERT INTO ledger VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n",
+        "INSERT INTO ledger (kind, term, reason, n) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n",
         [(*key, n) for key, n in counts.items() if n],
     )

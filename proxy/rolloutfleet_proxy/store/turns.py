@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 
 from rolloutfleet_proxy.domain.branching import Asked, BranchReason, branch_reason, compared
+from rolloutfleet_proxy.domain.errors import TurnDamaged
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, TURNS
 from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, made_anew
 from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief, Delivery, Extras, Generated, NewTurn, Turn
+from rolloutfleet_proxy.store.checksums import SOUND, SOUND_TOKENS
 from rolloutfleet_proxy.store.summaries import Known, add_turn
 from rolloutfleet_proxy.store.transaction import Row, Source, Transaction, insert_statement, named_row, named_rows
 
@@ -173,18 +175,20 @@ def _digests(request: bytes, history: bytes, matching: bytes) -> Digests:
 
 
 _SELECT: Final = (
-    "SELECT session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward, created_at, messages,"
-    " output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching FROM turns"
+    f"SELECT {SOUND} AS sound, session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward,"
+    " created_at, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching"
+    " FROM turns"
 )
 
 
 def load_turn(connection: sqlite3.Connection, session: int, number: int) -> Turn | None:
+    """None where it is gone. Raises TurnDamaged."""
     row = named_row(connection, f"{_SELECT} WHERE session = ? AND number = ?", (session, number))
     return None if row is None else _turn(**row)
 
 
 def load_turns(connection: sqlite3.Connection, session: int, *, after: int = 0, limit: int = -1) -> list[Turn]:
-    """Turns with a number above `after`, oldest first; all of them unless limited."""
+    """Turns with a number above `after`, oldest first; all of them unless limited. Raises TurnDamaged."""
     rows = named_rows(
         connection, f"{_SELECT} WHERE session = ? AND number > ? ORDER BY number LIMIT ?", (session, after, limit)
     )
@@ -205,14 +209,15 @@ class Followed(NamedTuple):
 
 
 def load_followed(connection: sqlite3.Connection, session: int, number: int) -> Followed | None:
-    """None where the turn is gone, discarded or hidden. Raises LookupError where a turn that it extends is gone."""
+    """None where the turn is gone, discarded or hidden. Raises LookupError where a turn that it extends is gone, and
+    TurnDamaged."""
     row = connection.execute(
         "SELECT extras FROM turns WHERE session = ? AND number = ? AND state = ?", (session, number, LIVE)
     ).fetchone()
     extras = None if row is None else Extras.decode(row[0])
     if extras is None or extras.hidden:
         return None
-    path = list(_load_path(connection, session, number, "messages, output"))
+    path = list(_load_path(connection, session, number, "messages, output", SOUND))
     messages = [message for own, output in reversed(path) for message in [*_decode(own), _decode(output)]]
     nbytes = sum(len(own) + len(output) for own, output in path)
     return Followed(messages, extras.own_messages, nbytes, extras.placeholders)
@@ -220,20 +225,25 @@ def load_followed(connection: sqlite3.Connection, session: int, number: int) -> 
 
 def load_beginning(connection: sqlite3.Connection, session: int, number: int) -> OwnMessages:
     """The turn that the conversation of a turn begins with. Raises LookupError where one on the way is gone."""
-    *_, (first,) = _load_path(connection, session, number, "number")
+    *_, (first,) = _load_path(connection, session, number, "number", "1")
     return _own_messages(connection.execute(f"{_OWN_MESSAGES} AND number = ?", (session, first)).fetchone())
 
 
-def _load_path(connection: sqlite3.Connection, session: int, number: int, columns: str) -> Iterator[Row]:
-    """These columns of a turn and all that it extends, from the last to the first."""
-    asked = f"SELECT parent, {columns} FROM turns WHERE session = ? AND number = ?"
+def _load_path(connection: sqlite3.Connection, session: int, number: int, columns: str, sound: str) -> Iterator[Row]:
+    """These columns of a turn and all that it extends, from the last to the first. `sound` is SQL of whether they are.
+
+    Raises LookupError, TurnDamaged.
+    """
+    asked = f"SELECT {sound}, parent, {columns} FROM turns WHERE session = ? AND number = ?"
     at: int | None = number
     while at is not None:
         row = connection.execute(asked, (session, at)).fetchone()
         if row is None:
             raise LookupError(f"turn {at} is gone")
-        yield row[1:]
-        at = row[0]
+        if not row[0]:
+            raise TurnDamaged(at)
+        yield row[2:]
+        at = row[1]
 
 
 def hide(transaction: Transaction, session: int, number: int) -> bool:
@@ -250,9 +260,9 @@ def hide(transaction: Transaction, session: int, number: int) -> bool:
 def load_ids(connection: sqlite3.Connection, session: int, number: int) -> "tuple[array[int], array[int]]":
     """(whole prompt, output) of a turn: the ids of its path from the root, put together.
 
-    Raises LookupError where a turn of the path is gone.
+    Raises LookupError where a turn of the path is gone, and TurnDamaged.
     """
-    (new, output), *before = _load_path(connection, session, number, "prompt_ids, output_ids")
+    (new, output), *before = _load_path(connection, session, number, "prompt_ids, output_ids", SOUND_TOKENS)
     prompt = b"".join(part for turn in reversed(before) for part in turn) + new
     return array("i", prompt), array("i", output)
 
@@ -262,7 +272,9 @@ def by_token(versions: bytes) -> Any:
     return np.repeat(*np.array(_decode(versions), np.int32).reshape(-1, 2).T)
 
 
-def _turn(*, matching: bytes, **row: Any) -> Turn:
+def _turn(*, sound: int, matching: bytes, **row: Any) -> Turn:
+    if not sound:
+        raise TurnDamaged(row["number"])
     decoded = {
         "messages": _decode(row["messages"]),
         "output": _decode(row["output"]),

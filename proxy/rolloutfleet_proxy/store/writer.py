@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull
-from rolloutfleet_proxy.store.database import Database, no_room
+from rolloutfleet_proxy.domain.errors import DamageFound, DiskFailed, DiskFull
+from rolloutfleet_proxy.store.database import Database, is_damage, no_room
 from rolloutfleet_proxy.store.deliveries import Deliveries
-from rolloutfleet_proxy.store.transaction import Transaction, write_counts
+from rolloutfleet_proxy.store.transaction import Transaction, count_commit, write_counts
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class ServedClock:
         """Write the count with a transaction that is under way, if the last one is old enough."""
         if served - self._saved >= SAVE_EVERY:
             connection.execute(
-                "INSERT INTO facts VALUES ('served', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                "INSERT INTO facts (name, value) VALUES ('served', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
                 (served,),
             )
             self._saved = served
@@ -240,6 +240,8 @@ class Writer:
             failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
             changed = connection.total_changes > before
+            if changed:
+                count_commit(connection)
             self._clock.save(connection, served)
             failpoints.reach(failpoints.BEFORE_COMMIT)
             connection.execute("COMMIT")
@@ -262,7 +264,7 @@ class Writer:
         except sqlite3.Error as error:
             if _disk_refused(error):
                 raise
-            job.error = error
+            job.error = _explain(error)
         except Exception as error:
             job.error = error
         if job.error is None:
@@ -296,4 +298,6 @@ def _disk_refused(error: sqlite3.Error) -> bool:
 def _explain(error: sqlite3.Error) -> Exception:
     if no_room(error):
         return DiskFull(f"no room on the store's disk ({errno.errorcode[errno.ENOSPC]})")
+    if is_damage(error):
+        return DamageFound(f"Nothing was recorded: the store's file is damaged ({error}).")
     return DiskFailed(f"the store's disk refused a write: {error}") if _disk_refused(error) else error

@@ -95,6 +95,9 @@ class Metrics:
         self.groups_not_reclaimed = gauge(
             "rolloutfleet_groups_not_reclaimed", "Groups that the last sweep failed to reclaim"
         )
+        self.damage_found = counter(
+            "rolloutfleet_damage_found", "Trajectories, turns and rows that the disk was found to have changed"
+        )
         self.sessions_kept = counter(
             "rolloutfleet_sessions_kept", "Trained sessions drawn to be kept as a copy, by what came of it", ["outcome"]
         )

@@ -20,7 +20,7 @@ POD: Final = {**FLEET, "pod": "proxy-0"}
 OPERATOR: Final = {"namespace": "system"}
 CRITICAL: Final = {
     *("RolloutFleetDown", "RolloutFleetCallsStuck", "RolloutFleetDiskFull", "RolloutFleetPausedTooLong"),
-    *("RolloutFleetLedgerUnbalanced", "RolloutFleetOperatorNotLeading"),
+    *("RolloutFleetLedgerUnbalanced", "RolloutFleetOperatorNotLeading", "RolloutFleetStoreDamaged"),
 }
 
 
@@ -118,6 +118,12 @@ EXAMPLES: Final = {
         labels=FLEET,
         summary="math was paused and not continued",
         description="The pause has lasted longer than sessions.maxHold: calls get 503. Only the trainer ends a pause.",
+    ),
+    "StoreDamaged": Example(
+        fires={"damage_found_total": "2x60"},
+        rests=({"damage_found_total": "0x60"},),
+        summary="The disk of math/proxy-0 has changed what was written to it",
+        description="2 trajectories, turns or rows are damaged, and given to nobody. The log names each.",
     ),
     "LedgerUnbalanced": Example(
         fires={

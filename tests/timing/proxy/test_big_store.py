@@ -12,6 +12,8 @@ import httpx
 import pytest
 from tests.fleets import AgentSession, ProxyProcess, running_fleet
 
+from rolloutfleet_proxy.store.checksums import install
+
 CHAT = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 8}
 TURNS = 200_000
 SESSIONS = 200_000
@@ -42,6 +44,7 @@ FROM n, sessions WHERE name = ?
 def fill(proxy: ProxyProcess, filled: AgentSession) -> None:
     """Give a session of one turn many more, behind the back of its proxy, which is down."""
     with sqlite3.connect(proxy.store_file) as connection:
+        install(connection)
         (session,) = connection.execute("SELECT id FROM sessions WHERE name = ?", (filled.session_id,)).fetchone()
         connection.execute(_FILL, (TURNS, session))
         added = TURNS - 1
@@ -115,6 +118,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSession]:
         session = proxy.start_session()
         proxy.stop()
         with sqlite3.connect(proxy.store_file) as connection:
+            install(connection)
             connection.execute(_START, (SESSIONS, session.session_id))
         connection.close()
         proxy.start()

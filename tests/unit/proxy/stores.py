@@ -16,6 +16,7 @@ from rolloutfleet_proxy.domain.messages import PLAIN_RULES
 from rolloutfleet_proxy.domain.turn import Delivery, Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
+from rolloutfleet_proxy.store.checksums import GUARDED
 from rolloutfleet_proxy.store.database import FILE, Database, open_database
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.store import Store
@@ -46,9 +47,15 @@ class SyncStore:
     async def _start(self) -> Store:
         return Store.over(self.database, monotonic=lambda: self.seconds, wall=lambda: 1e9 + self.seconds)
 
-    def reopen(self, *, after_version: int | None = None) -> None:
-        """Close the store and open it again, as a restart does, or the start after one of an earlier schema version."""
+    def reopen(
+        self, *, after_version: int | None = None, meanwhile: Callable[[Path], object] = lambda file: None
+    ) -> None:
+        """Close the store and open it again, as a restart does, or the start after one of an earlier schema version.
+
+        `meanwhile` is done to its file.
+        """
         self._shut()
+        meanwhile(self.folder / FILE)
         if after_version is not None:
             as_of_version(self.folder, after_version)
         self._open()
@@ -113,6 +120,14 @@ _UNDONE: Final = {
     8: "DROP TABLE keeping;",
     9: "ALTER TABLE sessions DROP COLUMN episode_turns; UPDATE leases SET request = json_remove(request, '$.credit');",
     10: "".join(f"ALTER TABLE sessions DROP COLUMN {name};" for name in ("outcome", "outcome_reason", "met_limit")),
+    11: "".join(
+        [
+            *(f"DROP TRIGGER {table}_row_added; DROP TRIGGER {table}_row_changed;" for table in GUARDED),
+            *(f"ALTER TABLE {table} DROP COLUMN checksum;" for table in GUARDED),
+            *(f"DROP TRIGGER turn_{name};" for name in ("added", "changed", "hidden", "removed")),
+            "DROP TABLE turn_checksums; DELETE FROM facts WHERE name = 'without_checksums';",
+        ]
+    ),
 }
 
 
@@ -122,6 +137,19 @@ def as_of_version(folder: Path, version: int) -> None:
         for step in range(schema.version(connection), version, -1):
             connection.executescript(_UNDONE[step])
         connection.execute(f"PRAGMA user_version = {version}")
+
+
+def alter(folder: Path, sql: str, *values: Any) -> None:
+    """Change a store's rows as a disk might: their checksums stay as they were."""
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        assert connection.execute(sql, values).rowcount
+        for _, made_by in triggers:
+            connection.execute(made_by)
+        connection.execute("COMMIT")
 
 
 class InlineStore(Writer):

@@ -25,7 +25,7 @@ from pathlib import Path
 from rolloutfleet_proxy.store.database import no_room, open_database
 database = open_database(Path(sys.argv[1]), with_reserve=True)
 try:
-    database.connect().execute("INSERT OR REPLACE INTO facts VALUES ('opened', 1)")
+    database.connect().execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('opened', 1)")
 except sqlite3.Error as error:
     if not no_room(error):
         raise
@@ -93,7 +93,7 @@ def test_others_may_read_the_store_before_and_meanwhile(disk: Path) -> None:
     command = [sys.executable, "-c", _COUNT, str(disk / "store" / FILE)]
     for name in ("one", "another"):
         with contextlib.closing(database.connect()) as connection:
-            connection.execute("INSERT INTO facts VALUES (?, 1)", (name,))
+            connection.execute("INSERT INTO facts (name, value) VALUES (?, 1)", (name,))
             (count,) = connection.execute("SELECT count(*) FROM facts").fetchone()
         assert int(subprocess.run(command, check=True, capture_output=True).stdout) == count
     database.close()

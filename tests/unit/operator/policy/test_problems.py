@@ -76,6 +76,9 @@ OF_A_POD = {
     ProblemReason.STORE_UNUSABLE: down(
         ObservedContainer(restarts=1, last_end="Error", last_words="StoreUnusable: newer")
     ),
+    ProblemReason.STORE_DAMAGED: down(
+        ObservedContainer(restarts=1, last_end="Error", last_words="StoreDamaged: file is not a database")
+    ),
     ProblemReason.TOKENIZER_UNREACHABLE: down(
         ObservedContainer(
             waiting="CrashLoopBackOff", restarts=1, last_end="Error", last_words="ModelUnreadable: no hub"

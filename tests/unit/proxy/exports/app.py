@@ -36,6 +36,7 @@ from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import commit_turn
+from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 ADMIN = "admin-key-0123456789"
 
@@ -68,6 +69,7 @@ async def served(folder: Path) -> SimpleNamespace:
             sessions=service,
             gate=PauseGate(WeightState(versions=Versions(run=2, version=7)), max_hold=1.0),
             settings=live,
+            metrics=Metrics(),
         ),
         ordinals=[own.ordinal],
         ownership=Ownership(own=own, peers=Peers(live.current), adopted=Adopted(store.reader, own), ephemeral=False),

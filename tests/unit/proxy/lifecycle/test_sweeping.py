@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.proxy.stores import new_turn
+from tests.unit.proxy.stores import alter, new_turn
 
 from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport, StartSessions
@@ -253,6 +253,43 @@ async def test_without_a_folder_turns_are_discarded_and_counted_so(house: House)
     sums = await house.sums()
     assert sums["turns"]["discarded"] == {"no_dump_path": 2} and sums["sessions"]["discarded"] == {"no_dump_path": 1}
     assert await house.there() == set() and await house.rows("SELECT dumped FROM tombstones") == [("[]",)]
+
+
+async def test_a_damaged_turn_and_what_extends_it_are_in_no_dump_and_counted_so(house: House) -> None:
+    [(session, name)], [(lost, gone)] = await house.start(turns=3), await house.start(turns=1)
+    alter(house.folder / "store", "UPDATE turns SET logprobs = output_ids WHERE session = ? AND number = 2", session)
+    alter(house.folder / "store", "UPDATE turns SET reward = 1.0 WHERE session = ?", lost)
+    house.seconds = STALE
+    await house.sweep()
+    assert house.files() == [f"{name}-active.json"] and not house.sweeper.failing
+    dumped = decode((house.dumps / house.files()[0]).read_bytes())
+    assert (dumped.head.damaged, [turn.number for turn in dumped.turns]) == ([2, 3], [1])
+    sums = await house.sums()
+    assert (sums["turns"]["dumped"], sums["turns"]["discarded"]) == (1, {"damaged": 3})
+    assert (sums["sessions"]["dumped"], sums["sessions"]["discarded"]) == (1, {"damaged": 1})
+    told = await house.rows("SELECT name, dumped FROM tombstones ORDER BY id")
+    assert told == [(name, f"[{REST}]"), (gone, "[]")]
+
+
+async def test_no_session_goes_whose_dump_is_no_dump_when_it_is_read_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(_, name)] = await house.start(turns=2)
+    house.seconds = STALE
+    write = DumpFolder._write
+
+    def write_badly(folder: DumpFolder, file: Path, pieces: Iterable[bytes]) -> None:
+        write(folder, file, pieces)
+        content = file.read_bytes()
+        file.write_bytes(content.replace(b'"finish_reason":"stop"', b'"finish_reason":"st0p"', 1))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DumpFolder, "_write", write_badly)
+        await house.sweep()
+    assert "UnreadableDump" in house.error and "digest" in house.error
+    assert await house.there() == {name} and house.files() == []
+    await house.sweep()
+    assert await house.there() == set() and house.files() == [f"{name}-active.json"]
 
 
 async def test_one_bad_group_holds_up_nobody_and_is_tried_again(house: House) -> None:

@@ -28,7 +28,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_is_as_long_as_a_log_that_fills_the_disk_needs(tmp_path: Path) -> None:
     with contextlib.closing(open_database(tmp_path, with_reserve=True)) as database:
         with contextlib.closing(database.connect()) as connection:
-            connection.execute("INSERT INTO facts VALUES ('written', 1)")
+            connection.execute("INSERT INTO facts (name, value) VALUES ('written', 1)")
         assert (tmp_path / INDEX).stat().st_blocks * 512 == log_index.size_for(DISK) == 64 << 10
 
 

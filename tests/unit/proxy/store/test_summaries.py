@@ -12,7 +12,7 @@ from tests.unit.proxy.summing import said, summed
 
 from rolloutfleet.wire import ChosenSessions, GiveReward
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
-from rolloutfleet_proxy.store import summaries
+from rolloutfleet_proxy.store import filling, summaries
 from rolloutfleet_proxy.store.listing import Listing, list_sessions
 from rolloutfleet_proxy.store.rewards import give_reward
 from rolloutfleet_proxy.store.sessions import touch
@@ -67,7 +67,7 @@ def test_the_columns_are_what_the_turns_say(before: list[Any], after: list[Any],
             for step in after:
                 do(store, session, step)
                 assert said(store) == (summed(store) if filled else {session: (None,) * 6})
-            store.wait(summaries.fill(store.store))
+            store.wait(filling.fill(store.store))
             assert said(store) == summed(store)
         finally:
             store.close()
