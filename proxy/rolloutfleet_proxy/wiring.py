@@ -499,10 +499,11 @@ def _counting(parts: _Parts, endpoint: Endpoint) -> Counting:
 def _as_peer(parts: _Parts) -> Peer:
     """This proxy, as its peers see it."""
     drains, gate, admission, peers = parts.drains, parts.gate, parts.admission, parts.peers
+    starting = gate.starting or parts.store.locked() is not None
     return Peer(
         ordinal=peers.own,
         url=peers.address(peers.own),
-        state="draining" if drains.draining else "starting" if gate.starting else "ready",
+        state="draining" if drains.draining else "starting" if starting else "ready",
         sessions_open=admission.sessions_open,
         room=admission.has_room(1),
     )

@@ -128,6 +128,8 @@ class Readiness(Reply):
 
     ready: bool
     state: str
+    problem: str | None = None
+    """Why it is not, beyond its state: who has its store locked."""
     ordinal: int
     store_id: str
     sessions_open: int

@@ -111,6 +111,8 @@ class Answering(Struct, frozen=True, kw_only=True):
             await listener.wait()
             if leaving.done():
                 raise ClientLeft
+            if call.ending is None and call.stalled is not None:
+                raise call.stalled
         if isinstance(call.ending, Failed):
             raise call.ending.error
         ignored = self._ignored(waiter.request, tools_unconstrained=call.tools_unconstrained)
@@ -129,13 +131,13 @@ class Answering(Struct, frozen=True, kw_only=True):
             woken = await listener.wait(still=still)
             if leaving.done():
                 raise ClientLeft
-            ending = call.ending
+            ending = call.ending or (None if call.stalled is None else Failed(call.stalled))
             if isinstance(ending, Failed):
                 if not begun:
                     raise ending.error
                 self.metrics.refused.labels(ending.error.code).inc()
                 waiter.told.outcome = ending.error.code
-            events, sent = _since(call, sent), len(call.events)
+            events, sent = _since(call, sent, ending), len(call.events)
             data = b"".join(map(encoder.encode, events))
             if not data and not woken:
                 data = encoder.silence()
@@ -193,8 +195,8 @@ async def _send(waiter: Waiter, data: bytes, *, last: bool) -> None:
     await waiter.send({"type": "http.response.body", "body": data, "more_body": not last})
 
 
-def _since(call: Call, sent: int) -> Iterable[Event]:
+def _since(call: Call, sent: int, ending: Committed | Failed | None) -> Iterable[Event]:
     """The events that a stream has not sent. A call that was asked for whole has no deltas: its turn has them."""
-    if not call.streams and isinstance(call.ending, Committed):
-        return events_of(call.ending.turn, call.ending.prompt_ids, begun=sent > 0)
-    return call.events[sent:]
+    if not call.streams and isinstance(ending, Committed):
+        return events_of(ending.turn, ending.prompt_ids, begun=sent > 0)
+    return call.events[sent:] if call.ending is ending or ending is None else [*call.events[sent:], ending]

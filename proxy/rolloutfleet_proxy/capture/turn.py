@@ -29,7 +29,13 @@ from rolloutfleet_proxy.capture.retries import Attempt
 from rolloutfleet_proxy.capture.sampling import sampled
 from rolloutfleet_proxy.capture.streaming import TurnStream
 from rolloutfleet_proxy.dialects.base import TurnRequest
-from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError, TokenLimitReached, TurnLimitReached
+from rolloutfleet_proxy.domain.errors import (
+    ContextExceeded,
+    DomainError,
+    StoreBusy,
+    TokenLimitReached,
+    TurnLimitReached,
+)
 from rolloutfleet_proxy.domain.events import Started
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
@@ -48,6 +54,7 @@ from rolloutfleet_proxy.sessions.paths import Path
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store.store import Reader
+from rolloutfleet_proxy.store.writer import PATIENCE
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
@@ -156,13 +163,21 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         call.committing, call.prompt_ids = True, prompt.ids
         phases.begin(COMMIT)
         path = Path(prompt.ids, new.output_ids, prompted.prompt_json)
-        made = await self.turns.commit(job.session, new, path)
+        made = await self._committed(job, new, path)
         call.number = made.number
         if call.abandoned:
             self.turns.lost(job.session, made.number)
         phases.begin(DONE)
         self._count(job, made, prompted, first=first)
         return made
+
+    async def _committed(self, job: TurnJob, new: NewTurn, path: Path) -> Turn:
+        """The turn in the store. Where that takes too long, those who wait are let go, and get it by asking again."""
+        stalled = asyncio.get_running_loop().call_later(PATIENCE, job.call.stall, StoreBusy())
+        try:
+            return await self.turns.commit(job.session, new, path)
+        finally:
+            stalled.cancel()
 
     def _reply_reader(self, job: TurnJob, prompted: Prompted) -> ReplyReader:
         seed = job.call.turn_name.encode()

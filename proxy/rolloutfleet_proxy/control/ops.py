@@ -42,6 +42,7 @@ async def ready(services: TheServices, response: Response) -> dict[str, Any]:
     return {
         "ready": seen.state == "ready",
         "state": seen.state,
+        "problem": services.figures.problem,
         "ordinal": seen.ordinal,
         "store_id": services.ownership.own.store_id,
         "sessions_open": seen.sessions_open,

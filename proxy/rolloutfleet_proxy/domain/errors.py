@@ -442,6 +442,12 @@ class DiskError(DomainError, should_retry=False):
         super().__init__(f"Nothing was recorded: {why}.")
 
 
+class StoreBusy(Unavailable, code=codes.STORE_BUSY, retry_after=5.0):
+    """Another program has the store locked, or its disk stands still."""
+
+    message = "The store takes no writes just now: another program has it locked, or its disk stands still. Try again."
+
+
 class DiskFull(DiskError, code=codes.STORE_FULL):
     """It has no room."""
 

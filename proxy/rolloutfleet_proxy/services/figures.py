@@ -94,6 +94,11 @@ class Figures:
             "branches": by_label(self.metrics.branches),
         }
 
+    @property
+    def problem(self) -> str | None:
+        """Why this proxy serves nobody just now, beyond its state."""
+        return self.sessions.store.locked()
+
     async def audit(self) -> dict[str, Any]:
         """Promise 5: what came and what became of it, from counters and recounted from rows."""
         sums: dict[str, Any] = await self.sessions.store.recounting.run(audit)

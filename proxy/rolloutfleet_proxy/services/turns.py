@@ -37,12 +37,13 @@ class TurnService:
         self.admission.check_disk()
 
     async def commit(self, session: Session, new: NewTurn, path: Path) -> Turn:
-        """Record a turn: from here on only the store decides, whatever becomes of its caller or its session.
+        """Record a turn: from here on only the store decides, whatever becomes of its caller or its session, and
+        however long another program has it locked.
 
         Raises what `why_gone` says where the session ended first; DiskError.
         """
         try:
-            made = await self.store.write(partial(commit_turn, turn=new))
+            made = await self.store.write(partial(commit_turn, turn=new), waits=True)
         except SessionOver:
             raise await why_gone(session, self.store.reader) from None
         except DiskError:

@@ -90,6 +90,8 @@ class Call:
     """True from when the turn is handed to the store: then only the store decides."""
     number: int | None = None
     """Of the turn that it has become."""
+    stalled: DomainError | None = None
+    """Said to whoever waits, while the store takes the turn too slowly: it goes on without them."""
     task: "asyncio.Task[Committed | Failed] | None" = None
     prompt_ids: "array[int] | None" = None
     """Once its turn is handed to the store."""
@@ -124,7 +126,7 @@ class Call:
         """Somebody to be woken at each event; at once where there are some already."""
         listener = Listener(patience)
         self._listeners.add(listener)
-        if self.events:
+        if self.events or self.stalled is not None:
             listener.wake()
         return listener
 
@@ -150,6 +152,11 @@ class Call:
             return
         self.ended_by = error
         self.task.cancel()
+
+    def stall(self, error: DomainError) -> None:
+        """Let those go who wait."""
+        self.stalled = error
+        self._wake()
 
     def finish(self, ending: Committed | Failed) -> None:
         """It is over."""

@@ -28,6 +28,8 @@ LOGGED_SHARE: Final = 1 / 32
 """Bytes of log, or a share of a small disk, from which on a checkpoint brings it into the store's file: fewer, larger
 ones cost less for each turn, but on a full disk the reserve has to hold what one adds to the file."""
 MOST_LOG_KEPT: Final = 64 << 20
+BUSY_MS: Final = 1000
+"""Milliseconds that SQLite itself waits for a lock that another program has."""
 PAGE: Final = 4096
 """Bytes of a page of the store's file."""
 
@@ -125,6 +127,12 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether another program has what was asked for."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def no_room(error: sqlite3.Error) -> bool:
     """Whether it was for want of room that the disk refused something."""
     code: int = getattr(error, "sqlite_errorcode", 0)
@@ -205,7 +213,7 @@ def _connect(path: Path, *, read_only: bool = False, pages: int = PAGES) -> sqli
 def _set_up(connection: sqlite3.Connection, path: Path, *, read_only: bool, pages: int) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA busy_timeout = 5000")
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     connection.execute(f"PRAGMA cache_size = -{max(1, pages >> 10)}")  # in KiB
     # Else each page of what is deleted would be written once more, in zeros: to free needs room, then.
     connection.execute("PRAGMA secure_delete = FAST")

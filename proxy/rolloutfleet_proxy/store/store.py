@@ -15,8 +15,9 @@ from typing import Any, Self, TypeVar
 from rolloutfleet_proxy.domain.errors import DamageFound
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store.database import Database, is_damage
+from rolloutfleet_proxy.store.lock_holder import named_holder
 from rolloutfleet_proxy.store.transaction import Transaction
-from rolloutfleet_proxy.store.writer import ServedClock, Writer
+from rolloutfleet_proxy.store.writer import PATIENCE, ServedClock, Writer
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
@@ -95,13 +96,23 @@ class Store:
         """As `Reader.run`, of what is short."""
         return self.reader.run(query)
 
-    def write(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> Coroutine[Any, Any, T]:
+    def write(
+        self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False
+    ) -> Coroutine[Any, Any, T]:
         """As `Writer.run`."""
-        return self.writer.run(operation, frees=frees)
+        return self.writer.run(operation, frees=frees, waits=waits)
 
     def free(self, operation: Callable[[Transaction], T]) -> Coroutine[Any, Any, tuple[T, list[str]]]:
         """As `Writer.free`."""
         return self.writer.free(operation)
+
+    def locked(self) -> str | None:
+        """Whose lock keeps all writes waiting, where one has for longer than they wait."""
+        since = self.writer.locked_since
+        held = 0.0 if since is None else time.monotonic() - since
+        if held < PATIENCE:
+            return None
+        return f"the store has been locked by {named_holder(self.database.path)} for {held:.0f} s"
 
     async def close(self) -> None:
         """End what was begun; the file stays open."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DamageFound, DiskFailed, DiskFull
-from rolloutfleet_proxy.store.database import Database, is_damage, no_room
+from rolloutfleet_proxy.domain.errors import DamageFound, DiskFailed, DiskFull, StoreBusy
+from rolloutfleet_proxy.store.database import BUSY_MS, Database, is_damage, is_locked, no_room
 from rolloutfleet_proxy.store.deliveries import Deliveries
 from rolloutfleet_proxy.store.transaction import Transaction, count_commit, write_counts
 
@@ -35,6 +35,9 @@ SPACING = 0.005
 COMPANY = 16
 """Operations for which a commit no longer waits."""
 
+PATIENCE = 15.0
+"""Seconds for which an operation waits while another program has the store locked."""
+
 
 class StoreClosed(Exception):
     """The store has been closed; nothing more is written."""
@@ -48,11 +51,14 @@ def patience(*, last_group: int, since: float, waiting: int) -> float:
     return max(0.0, SPACING - since) if last_group > 1 and waiting < COMPANY else 0.0
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Job:
     operation: Callable[[Transaction], Any]
     future: asyncio.Future[Any]
-    frees: bool = False
+    frees: bool
+    taken: bool = False
+    """It is being written: it can no longer be given up."""
+    given_up: bool = False
     result: Any = None
     error: BaseException | None = None
 
@@ -123,9 +129,12 @@ class Writer:
         """Written with the next group."""
         self.keep_fraction = 0.0
         """As `Transaction` has it."""
+        self._taking = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self.locked_since: float | None = None
+        """Monotonic; while another program has the store locked."""
         self._last_group = 0
         self._last_end = 0.0
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
@@ -136,28 +145,41 @@ class Writer:
         """Operations that the thread has not taken yet."""
         return self._jobs.qsize()
 
-    def submit(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> "asyncio.Future[T]":
-        """Queue an operation; the future ends when it is on disk. Cancelling the future does not undo it."""
+    def submit(
+        self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False
+    ) -> "asyncio.Future[T]":
+        """Queue an operation; the future ends when it is on disk. Cancelling the future does not undo it.
+
+        While another program has the store locked, one that `waits` does; any other is given up after `PATIENCE`, and
+        its future gets StoreBusy.
+        """
         if self._closed:
             raise StoreClosed("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(operation, future, frees))
+        job = _Job(operation, future, frees)
+        self._jobs.put(job)
+        if not waits:
+            timer = self._loop.call_later(PATIENCE, self._give_up, job)
+            future.add_done_callback(lambda _: timer.cancel())
         return future
 
-    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
-        return await self.submit(operation, frees=frees)
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False) -> T:
+        return await self.submit(operation, frees=frees, waits=waits)
 
     async def free(self, operation: Callable[[Transaction], T]) -> tuple[T, list[str]]:
         """Run what may free sessions; returns also those whose rows are gone by now, which memory is to forget."""
         return await self.run(lambda transaction: (operation(transaction), transaction.freed), frees=True)
 
     async def close(self) -> None:
-        """Commit what is queued, save the served clock, and end the thread."""
+        """Commit what is queued, save the served clock, and end the thread; not while another program has the store
+        locked, which may be for ever."""
         if not self._closed:
-            await self.run(lambda transaction: None)
+            with contextlib.suppress(StoreBusy):
+                await self.run(lambda transaction: None)
             self._closed = True
             self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        if self.locked_since is None:
+            await asyncio.to_thread(self._thread.join)
 
     def _serve(self) -> None:
         with_more = True
@@ -185,6 +207,30 @@ class Writer:
             except queue.Empty:
                 return jobs, True
         return jobs, False
+
+    def _give_up(self, job: _Job) -> None:
+        with self._taking:
+            job.given_up = not job.taken
+        if job.given_up and not job.future.done():
+            job.future.set_exception(StoreBusy())
+
+    def _begin(self, jobs: list[_Job]) -> None:
+        """Begin a transaction, however long another program has the store locked, and leave out of `jobs` what was
+        given up meanwhile."""
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_locked(error):
+                    raise
+                self.locked_since = self.locked_since or time.monotonic()
+            else:
+                break
+        self.locked_since = None
+        with self._taking:
+            jobs[:] = [job for job in jobs if not job.given_up]
+            for job in jobs:
+                job.taken = True
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commit the group; where the disk refuses it, each operation alone, so that small ones may still fit."""
@@ -218,7 +264,7 @@ class Writer:
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        self._connection.execute("PRAGMA busy_timeout = 5000")
+        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def _attempt(
         self, jobs: list[_Job], *, with_deliveries: bool = False, in_reserve: bool = False
@@ -230,7 +276,7 @@ class Writer:
         before = connection.total_changes
         changed = True
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            self._begin(jobs)
             delivered = self.deliveries.write(connection) if with_deliveries else 0
             for job in jobs:
                 transaction = Transaction(

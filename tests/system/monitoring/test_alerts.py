@@ -82,6 +82,12 @@ EXAMPLES: Final = {
         summary="The disk of math/proxy-0 is full",
         description="Calls are refused with 507 store_full. What was answered is safe.",
     ),
+    "StoreDamaged": Example(
+        fires={"damage_found_total": "2x60"},
+        rests=({"damage_found_total": "0x60"},),
+        summary="The disk of math/proxy-0 has changed what was written to it",
+        description="2 trajectories, turns or rows are damaged, and given to nobody. The log names each.",
+    ),
     "StoreFilling": Example(
         fires={"store_bytes": "80x60", 'shards{kind="bytes"}': "15x60", "store_limit_bytes": "100x60"},
         rests=({'shards{kind="bytes"}': "5x60"}, {"store_limit_bytes": "200x60"}),
@@ -118,12 +124,6 @@ EXAMPLES: Final = {
         labels=FLEET,
         summary="math was paused and not continued",
         description="The pause has lasted longer than sessions.maxHold: calls get 503. Only the trainer ends a pause.",
-    ),
-    "StoreDamaged": Example(
-        fires={"damage_found_total": "2x60"},
-        rests=({"damage_found_total": "0x60"},),
-        summary="The disk of math/proxy-0 has changed what was written to it",
-        description="2 trajectories, turns or rows are damaged, and given to nobody. The log names each.",
     ),
     "LedgerUnbalanced": Example(
         fires={

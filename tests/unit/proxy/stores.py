@@ -159,7 +159,7 @@ class InlineStore(Writer):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.migrate(self.connection)
 
-    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False) -> T:
         return operation(Transaction(self.connection, served=0.0, wall=0.0))
 
 

@@ -383,7 +383,7 @@ async def test_a_caller_that_goes_away_leaves_memory_and_disk_the_same() -> None
     gate = asyncio.Event()
 
     class SlowStore(InlineStore):
-        async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
+        async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False) -> T:
             await gate.wait()
             return await super().run(operation, frees=frees)
 

@@ -57,7 +57,7 @@ class MemoryStore(Writer):
         self.orders: list[tuple[int, bool]] = []
         schema.migrate(self.connection)
 
-    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False) -> T:
+    async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False) -> T:
         await asyncio.sleep(self.chance.uniform(0, 0.01))
         return operation(Transaction(self.connection, served=0.0, wall=0.0))
 
