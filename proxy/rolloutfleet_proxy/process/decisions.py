@@ -126,13 +126,17 @@ class Decisions:
             self._kill_by(now + ENDING_TIMEOUT)
         return []
 
-    def ended(self, number: int, status: int, peak_rss: int | None, now: float) -> list[Action]:
-        """A worker is gone: `status` is its exit status, or less than 0 and the signal that killed it."""
+    def ended(self, number: int, status: int, oom_killed: bool, peak_rss: int | None, now: float) -> list[Action]:
+        """A worker is gone: `status` is its exit status, or less than 0 and the signal that killed it.
+
+        `oom_killed` says that the kernel has meanwhile killed a process here for want of memory.
+        """
+        words = how(status, oom_killed=oom_killed)
         if self.owner is not None and number == self.owner.number:
-            return self._owner_ended(status, peak_rss, now)
+            return self._owner_ended(status, words, peak_rss, now)
         if self.next is not None and number == self.next.number:
             self.next = None
-            return self._next_ended(number, status, now)
+            return self._next_ended(number, status, words, now)
         return []
 
     def told_to_stop(self, number: int, now: float) -> list[Action]:
@@ -181,12 +185,11 @@ class Decisions:
             return self.spawn()
         return [Tell(self.owner.number, {"successor": "warm"})] if self.next.state == WARM else []
 
-    def _owner_ended(self, status: int, peak_rss: int | None, now: float) -> list[Action]:
+    def _owner_ended(self, status: int, words: str, peak_rss: int | None, now: float) -> list[Action]:
         assert self.owner is not None
         worker, self.owner = self.owner, None
         self._kill_by(None)
         on_purpose = worker.state == ENDING and status == 0
-        words = how(status)
         if self._stopping or (on_purpose and self._then == "exit"):
             return [Say(f"worker {worker.number} {words}"), Exit(0 if on_purpose else as_exit_status(status))]
         if self._then == "exit":
@@ -205,18 +208,18 @@ class Decisions:
         follows = f"worker {worker.number} {words}; another starts in {delay:g} s"
         return [Say(follows, "warning"), *self._follow(now, delay)]
 
-    def _next_ended(self, number: int, status: int, now: float) -> list[Action]:
-        words = f"worker {number} {how(status)} before it was warm"
+    def _next_ended(self, number: int, status: int, words: str, now: float) -> list[Action]:
+        early = f"worker {number} {words} before it was warm"
         if self.owner is not None:
             return [
-                Say(f"{words}; worker {self.owner.number} goes on", "error"),
-                Tell(self.owner.number, {"successor": how(status)}),
+                Say(f"{early}; worker {self.owner.number} goes on", "error"),
+                Tell(self.owner.number, {"successor": words}),
             ]
         if not self._ever_served or status in FINAL:
             return [Exit(as_exit_status(status))]
         self._crashes += 1
         delay = restart_delay(self._crashes)
-        return [Say(f"{words}; another starts in {delay:g} s", "warning"), *self._follow(now, delay)]
+        return [Say(f"{early}; another starts in {delay:g} s", "warning"), *self._follow(now, delay)]
 
     def _follow(self, now: float, delay: float) -> list[Action]:
         """Somebody must own the store again: who is warm, who gets so, or a new one."""
@@ -250,10 +253,12 @@ class Decisions:
         self.due = min((due for due in (self._kill_at, self._spawn_at) if due is not None), default=None)
 
 
-def how(status: int) -> str:
+def how(status: int, *, oom_killed: bool = False) -> str:
     """How a process ended, in words."""
     if status >= 0:
         return f"ended with exit status {status}"
+    if oom_killed and -status == signal.SIGKILL:
+        return "was killed by the kernel for want of memory"
     try:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:

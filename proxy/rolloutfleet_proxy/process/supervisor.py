@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rolloutfleet_proxy.process.channel import Channel
 from rolloutfleet_proxy.process.decisions import Action, Decisions, Exit, Kill, Listen, Log, Say, Spawn, Tell
+from rolloutfleet_proxy.process.oom_kills import count as count_oom_kills
 from rolloutfleet_proxy.process.parent_log import Lines
 
 BACKLOG = 4096
@@ -37,6 +38,7 @@ class Parent:
         self._listening: list[socket.socket] = []
         self._status: int | None = None
         self._lines = Lines()
+        self._oom_kills = count_oom_kills()
         self._selector = selectors.DefaultSelector()
         self._wake, wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -101,7 +103,9 @@ class Parent:
                 self._selector.unregister(process.channel)
             process.channel.close()
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-            self._act(self._decisions.ended(number, os.waitstatus_to_exitcode(status), peak, time.monotonic()))
+            oom_kills, self._oom_kills = self._oom_kills, count_oom_kills()
+            how = os.waitstatus_to_exitcode(status), self._oom_kills > oom_kills
+            self._act(self._decisions.ended(number, *how, peak, time.monotonic()))
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -17,6 +17,7 @@ from rolloutfleet_proxy.process.decisions import (
     Log,
     Spawn,
     Tell,
+    how,
 )
 
 SIGTERM, SIGKILL, SIGINT = 15, 9, 2
@@ -62,9 +63,9 @@ class Site:
     def say(self, number: int, **message: Any) -> None:
         self.act(self.decisions.said(number, message, self.now))
 
-    def end(self, number: int, status: int, peak: int | None = None) -> None:
+    def end(self, number: int, status: int, peak: int | None = None, *, oom_killed: bool = False) -> None:
         self.alive.discard(number)
-        self.act(self.decisions.ended(number, status, peak, self.now))
+        self.act(self.decisions.ended(number, status, oom_killed, peak, self.now))
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
@@ -122,6 +123,15 @@ def test_an_undone_restart_needs_no_next_worker() -> None:
     assert site.killed == [2]
     site.end(2, -SIGKILL)
     assert site.alive == {1} and site.status is None
+
+
+def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_told_of_as_that() -> None:
+    site = Site()
+    site.serve()
+    site.end(1, -SIGKILL, 1000, oom_killed=True)
+    site.serve()
+    assert site.last(2)["open"]["crash"] == "was killed by the kernel for want of memory"
+    assert how(-SIGTERM, oom_killed=True) == "was killed by SIGTERM"
 
 
 def test_a_worker_that_dies_is_followed_by_another_and_its_death_told() -> None:
