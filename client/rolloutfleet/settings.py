@@ -147,16 +147,17 @@ class ProxySettings(BaseModel):
     sessions: SessionsSpec = SessionsSpec()
     inspect: InspectSpec = InspectSpec()
     memory: MemorySettings = MemorySettings()
-    cache_bytes: PositiveQuantity = 64 * MIB
-    """The size of all caches of a process together."""
+    cache_bytes: PositiveQuantity | None = None
+    """The size of all caches of a process together; by default an eighth of `memory.rss_budget`, and at most 64Mi."""
     api_docs: bool = False
     """`GET /docs` shows the API in a browser, without a key; its scripts come from a public CDN."""
     body_limit: PositiveQuantity = 64 * MIB
     """The largest request body."""
     shard_limit: PositiveQuantity = 1024 * MIB
     """The largest body of a shard, which is written straight to disk."""
-    in_flight_bytes: PositiveQuantity = 512 * MIB
-    """The bodies of all requests in flight, and their answers so far; above it a call is 429."""
+    in_flight_bytes: PositiveQuantity | None = None
+    """The bodies of all requests in flight, and their answers so far; above it a call is 429. By default a quarter of
+    `memory.rss_budget`, and at least twice `body_limit`."""
     allocator: AllocatorSettings = AllocatorSettings()
     engine_timeout: PositiveDuration = 600.0
     """How long an engine may be silent, or a stream without a new token; then 504, and the call is not sent again."""
@@ -182,9 +183,19 @@ class ProxySettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Self:
-        if self.in_flight_bytes < 2 * self.body_limit:
+        if self.most_in_flight < 2 * self.body_limit:
             raise ValueError("in_flight_bytes must be at least twice body_limit")
         return self
+
+    @property
+    def most_in_flight(self) -> int:
+        """`in_flight_bytes`, or what follows from the budget, in bytes."""
+        return self.in_flight_bytes or max(self.memory.rss_budget // 4, 2 * self.body_limit)
+
+    @property
+    def most_cached(self) -> int:
+        """`cache_bytes`, or what follows from the budget, in bytes."""
+        return self.cache_bytes or min(self.memory.rss_budget // 8, 64 * MIB)
 
     def address_of(self, ordinal: int) -> str:
         """The address under which peers and, without a public URL, agents reach that proxy."""

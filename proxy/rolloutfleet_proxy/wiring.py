@@ -224,6 +224,7 @@ def _following(parts: _Parts, source: SettingsSource | None) -> dict[str, Work]:
         parts.admission.limits = changed.sessions.limits
         parts.gate.hold_for(changed.sessions.max_hold)
         parts.peers.follow(changed.replicas)
+        parts.in_flight.limit = changed.most_in_flight
         parts.store.writer.keep_fraction = changed.inspect.keep.fraction
 
     use_admin_keys = parts.access.use_admin_keys
@@ -257,7 +258,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     tally, checking = Tally(store), Checking(store=store, metrics=metrics)
     await checking.compare(tally)
     registry = SessionRegistry(
-        reader, cache_bytes=int(_SESSIONS_SHARE * settings.cache_bytes), rules=tokenizing.chat_format.rules
+        reader, cache_bytes=int(_SESSIONS_SHARE * settings.most_cached), rules=tokenizing.chat_format.rules
     )
     return _Parts(
         settings=SettingsInForce(settings),
@@ -271,7 +272,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         peers=peers,
         access=Access(admin=admin, registry=registry, seals=seals),
         registry=registry,
-        paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.cache_bytes)),
+        paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.most_cached)),
         admission=Admission(
             settings.sessions.limits,
             store.database,
@@ -294,7 +295,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         ),
         metrics=metrics,
         under_way=under_way,
-        in_flight=InFlight(settings.in_flight_bytes),
+        in_flight=InFlight(settings.most_in_flight),
         large_bodies=large_bodies,
     )
 
@@ -305,7 +306,7 @@ def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
     database = open_database(
         folder,
         _belonging(settings),
-        cache_bytes=int(_PAGES_SHARE * settings.cache_bytes),
+        cache_bytes=int(_PAGES_SHARE * settings.most_cached),
         with_reserve=True,
     )
     stack.callback(database.close)
@@ -565,7 +566,7 @@ def _model_source(settings: ProxySettings) -> ModelSource:
         renderer=tokenizer.renderer,
         thinking_retention=tokenizer.thinking_retention,
         download_to=str(settings.state_dir / MODELS_FOLDER),
-        cache_bytes=int(_TEXT_SHARE * settings.cache_bytes),
+        cache_bytes=int(_TEXT_SHARE * settings.most_cached),
     )
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rolloutfleet.settings import PeersSettings, ProxySettings
+from rolloutfleet.settings import MemorySettings, PeersSettings, ProxySettings
 from rolloutfleet.spec_for_proxies import DumpSpec, SessionsSpec
 
 
@@ -26,12 +26,22 @@ def test_settings_survive_being_written_to_a_file(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     plain = settings(tmp_path)
     assert plain.body_limit == 64 * 2**20
-    assert plain.cache_bytes == 64 * 2**20
+    assert (plain.most_cached, plain.most_in_flight) == (64 * 2**20, 2**30)
     assert plain.abort_rounds == 20
     assert plain.stream_comment == 3
     assert plain.engine_timeout == 600
     assert plain.sessions == SessionsSpec()
     assert plain.tokenizer.thinking_retention == "all"
+
+
+@pytest.mark.parametrize(
+    ("budget", "cached", "in_flight"), [("16Gi", 64, 4096), ("512Mi", 64, 128), ("256Mi", 32, 128), ("64Mi", 8, 128)]
+)
+def test_caches_and_bodies_follow_from_the_budget(tmp_path: Path, budget: str, cached: int, in_flight: int) -> None:
+    asked = settings(tmp_path, memory=MemorySettings.model_validate({"rss_budget": budget}))
+    assert (asked.most_cached, asked.most_in_flight) == (cached * 2**20, in_flight * 2**20)
+    said = settings(tmp_path, memory=asked.memory, cache_bytes=7, in_flight_bytes=2**28)
+    assert (said.most_cached, said.most_in_flight) == (7, 2**28)
 
 
 @pytest.mark.parametrize(
