@@ -61,7 +61,7 @@ class Conversations:
     async def page(self, asked: Asked) -> bytes | None:
         """JSON of `wire.Conversation`; None where the session's rows are not here.
 
-        Raises TurnNotFound, InvalidParameter for a cursor that no page has, and TooManyViewers.
+        Raises TurnNotFound, InvalidParameter for a cursor that no page has, TooManyViewers, and TurnDamaged.
         """
         if self._unfinished >= AT_ONCE + MOST_WAITING:
             raise TooManyViewers("Many pages of conversations are being read at this proxy: wait for Retry-After.")
@@ -145,6 +145,8 @@ class _Page:
 
     def add(self, number: int, *, messages: int, tokens: int) -> bool:
         """Add what fits of a turn, of which so much has been shown; whether that is all the rest."""
+        if not self.outline:
+            rows.check_turn(self.connection, self.session, number)
         shape = rows.load_shape(self.connection, self.session, number)
         shown = _facts(shape, self.session_name)
         note = load_note(self.connection, self.session, number)

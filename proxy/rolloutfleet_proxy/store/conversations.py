@@ -13,10 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from rolloutfleet_proxy.domain.errors import TurnDamaged
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.turn import Delivery, Extras
 from rolloutfleet_proxy.store import annotations
+from rolloutfleet_proxy.store.checksums import SOUND
 from rolloutfleet_proxy.store.transaction import named_row, named_rows
 from rolloutfleet_proxy.store.turns import by_token, extras_without
 
@@ -117,6 +119,13 @@ def load_numbers(connection: sqlite3.Connection, session: int, *, after: int, mo
         "SELECT number, name FROM turns WHERE session = ? AND number > ? ORDER BY number LIMIT ?",
         (session, after, most),
     ).fetchall()
+
+
+def check_turn(connection: sqlite3.Connection, session: int, number: int) -> None:
+    """Raises TurnDamaged where a turn that is there is not as it was committed."""
+    asked = f"SELECT {SOUND} FROM turns WHERE session = ? AND number = ?"
+    if not connection.execute(asked, (session, number)).fetchone()[0]:
+        raise TurnDamaged(number)
 
 
 def load_shape(connection: sqlite3.Connection, session: int, number: int) -> TurnShape:

@@ -12,6 +12,7 @@ from rolloutfleet_proxy.domain.errors import DamageFound, TurnDamaged
 from rolloutfleet_proxy.store import checksums, filling
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.checksums import CHANGING, GUARDED, TEXT, TOKENS, checksum
+from rolloutfleet_proxy.store.conversations import check_turn
 from rolloutfleet_proxy.store.damage import damaged_rows, damaged_turns, is_sound
 from rolloutfleet_proxy.store.database import PAGE
 from rolloutfleet_proxy.store.dumps import load_dumped_turn
@@ -103,6 +104,7 @@ def test_a_turn_that_changed_is_given_to_nobody(store: SyncStore) -> None:
         partial(load_ids, session=session, number=3),
         partial(load_followed, session=session, number=2),
         partial(load_dumped_turn, session=session, number=1, context=False),
+        partial(check_turn, session=session, number=1),
     ):
         with pytest.raises(TurnDamaged, match="Turn 1 "):
             store.read(read)
