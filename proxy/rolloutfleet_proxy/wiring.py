@@ -260,6 +260,8 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     registry = SessionRegistry(
         reader, cache_bytes=int(_SESSIONS_SHARE * settings.most_cached), rules=tokenizing.chat_format.rules
     )
+    access = Access(admin=admin, registry=registry, seals=seals)
+    peers.voucher = lambda: access.admin.voucher()
     return _Parts(
         settings=SettingsInForce(settings),
         store=store,
@@ -270,7 +272,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         tally=tally,
         checking=checking,
         peers=peers,
-        access=Access(admin=admin, registry=registry, seals=seals),
+        access=access,
         registry=registry,
         paths=Paths(reader, cache_bytes=int(_IDS_SHARE * settings.most_cached)),
         admission=Admission(

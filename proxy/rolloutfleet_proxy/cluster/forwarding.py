@@ -26,6 +26,7 @@ from rolloutfleet_proxy.http.headers import (
     FORWARDED,
     LENGTH,
     RECEIPT,
+    VOUCHER,
     Headers,
     LimitOf,
     declared_length,
@@ -33,6 +34,7 @@ from rolloutfleet_proxy.http.headers import (
     framing,
     has_body,
     passed,
+    settle,
 )
 from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.request_bodies import CheckKey
@@ -63,12 +65,14 @@ class Forwarding:
     body_limit: LimitOf
     metrics: Metrics
     check_key: CheckKey | None = None
+    is_peer: Callable[[str, str | None], bool] = lambda voucher, key: True
     passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
     new_call: CallFactory = ChatCall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = None
         if scope["type"] == "http":
+            settle(scope, self.is_peer)
             owner = owner_of_call(scope)
         if owner is None or owner == self.ownership.own or await self._is_here(scope):
             await self.app(scope, receive, send)
@@ -229,6 +233,7 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
     query = scope["query_string"].decode("latin-1")
     path = f"{_raw_path(scope)}{'?' if query else ''}{query}"
     headers, data = passed(scope["headers"], FORWARDED, peers.own), upload.data(scope["headers"])
+    headers.append((VOUCHER, peers.voucher()))
     if receipt is not None:
         headers = [*((name, value) for name, value in headers if name != RECEIPT), (RECEIPT, receipt)]
     try:

@@ -74,6 +74,8 @@ class Peers:
         self._seen = {ordinal: self._unseen(ordinal) for ordinal in self.others}
         self.itself: Callable[[], Peer] = lambda: self._unseen(self.own)
         """This proxy, as it describes itself."""
+        self.voucher: Callable[[], str] = lambda: ""
+        """What shows others that a call comes from a proxy."""
         self.callers = Callers()
         """Callers of requests that are passed on to others."""
         self._session: aiohttp.ClientSession | None = None

@@ -27,6 +27,10 @@ PLACED: Final = "x-rolloutfleet-placed"
 """Header of a start that has been placed: whoever gets it starts the session or refuses."""
 KEPT: Final = "x-rolloutfleet-kept"
 """Header of a start that came to its key's keeper."""
+VOUCHER: Final = "x-rolloutfleet-voucher"
+"""Header of a call that has been passed on: what only those know who have an admin key. It goes no further."""
+FROM_PEER: Final = "rolloutfleet.from_peer"
+"""In an ASGI scope: the call has come from another proxy, or from an admin who says so."""
 PASSED: Final = frozenset(name.encode() for name in (FORWARDED, PLACED, KEPT))
 """Headers that say that a call comes from another proxy."""
 
@@ -34,6 +38,22 @@ MORE_BYTES: Final = 4096
 """By which a head may grow where it is passed on: a space behind each colon, another host, and what is added."""
 MORE_HEADERS: Final = 8
 """Which may be added: a request id, the length of the body, and one of `PASSED` for each proxy on the way."""
+
+_OF_PEERS: Final = PASSED | {RECEIPT.encode(), VOUCHER.encode()}
+
+
+def settle(scope: MutableMapping[str, Any], is_peer: Callable[[str, str | None], bool]) -> None:
+    """Note whether a call has come from another proxy; of any other caller's, headers that only proxies send are taken
+    for none. `is_peer` is asked with the voucher and with the key that the call carries.
+    """
+    headers = scope["headers"]
+    if not any(name in _OF_PEERS for name, _ in headers):
+        return
+    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    scope[FROM_PEER] = is_peer(said.get(VOUCHER, ""), presented_key(said))
+    dropped = {VOUCHER.encode()} if scope[FROM_PEER] else _OF_PEERS
+    scope["headers"] = [header for header in headers if header[0] not in dropped]
+
 
 _HOP_BY_HOP = frozenset(
     (

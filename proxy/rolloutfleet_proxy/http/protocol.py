@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system
 from rolloutfleet_proxy.http.departures import CLOSED
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
-from rolloutfleet_proxy.http.headers import MORE_BYTES, MORE_HEADERS, PASSED, framing
+from rolloutfleet_proxy.http.headers import FROM_PEER, MORE_BYTES, MORE_HEADERS, PASSED, framing
 from rolloutfleet_proxy.http.last_bytes import EMPTIED
 
 HEAD_BYTES: Final = 64 << 10
@@ -236,7 +236,8 @@ class HttpProtocol(HttpToolsProtocol):
         if not waiting:
             return False
         taken = self._joining.written - waiting - in_the_system(self.transport)
-        timeout = PEER_WRITE_TIMEOUT if self._from_peer else WRITE_TIMEOUT
+        from_peer = self.scope is not None and cast(dict[str, Any], self.scope).get(FROM_PEER, False)
+        timeout = PEER_WRITE_TIMEOUT if from_peer else WRITE_TIMEOUT
         return self._taking.nothing_for(taken, now) > timeout
 
     def give_way(self) -> None:

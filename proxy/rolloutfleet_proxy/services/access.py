@@ -25,6 +25,10 @@ class Access:
     def is_admin(self, key: str | None) -> bool:
         return self.admin.match(key)
 
+    def is_peer(self, voucher: str, key: str | None) -> bool:
+        """Whether a call comes from another proxy of the fleet, or from an admin."""
+        return self.admin.vouched(voucher) or self.is_admin(key)
+
     async def check_admin(self, key: str | None) -> None:
         """Lets the admin's key pass. Raises MissingKey, InvalidKey, and ForbiddenScope for a session's key."""
         if not self.is_admin(key):

@@ -40,6 +40,20 @@ class AdminKeys:
         matches = [hmac.compare_digest(known, hashed) for known in self._hashes]
         return any(matches)
 
+    def voucher(self) -> str:
+        """What shows another proxy of the fleet that a call comes from one."""
+        return _voucher(self._hashes[0])
+
+    def vouched(self, voucher: str) -> bool:
+        """Whether one who has any of the keys has made it."""
+        given = voucher.encode()
+        matches = [hmac.compare_digest(_voucher(known).encode(), given) for known in self._hashes]
+        return any(matches)
+
+
+def _voucher(hashed: bytes) -> str:
+    return hmac.digest(hashed, b"a call that a proxy of this fleet passes on", "sha256").hex()
+
 
 def load_admin_keys(file: Path) -> AdminKeys:
     """Read keys from a file, one a line (a mounted secret, or what `rolloutfleet up` made).

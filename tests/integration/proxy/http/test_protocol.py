@@ -84,7 +84,8 @@ def test_who_takes_an_answer_slowly_gets_all_of_it(run: Run, peer: bool) -> None
     """Another proxy reads in larger pieces than a client of its own."""
 
     async def work(server: Server) -> None:
-        mark = b"x-rolloutfleet-forwarded: 1\r\n" if peer else b""
+        voucher = b"x-rolloutfleet-voucher: a peer's\r\n" if peer else b""
+        mark = b"x-rolloutfleet-forwarded: 1\r\n" + voucher
         client = await server.connect(b"GET /large HTTP/1.1\r\n" + mark + b"connection: close\r\n\r\n")
         now = asyncio.get_running_loop().time()
         left, piece = LARGE, 2 << 20

@@ -9,6 +9,7 @@ import uvicorn
 from tests.waiting import PATIENCE
 
 from rolloutfleet_proxy.http.connections import Connections
+from rolloutfleet_proxy.http.headers import settle
 from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.protocol import HttpProtocol
 
@@ -33,6 +34,7 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.begun.set()
+        settle(scope, lambda voucher, key: voucher == "a peer's")
         if scope["path"].endswith("held"):
             await self.go_on.wait()
         if scope["path"] not in ("/early", "/last-held") and not await self._whole(receive):
