@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ UP = (sys.executable, "-m", "rolloutfleet", "up")
 class Up:
     """A running `rolloutfleet up`, and what it said so far."""
 
-    def __init__(self, folder: Path, text: str, *words: str) -> None:
+    def __init__(self, folder: Path, text: str, *words: str, under: Sequence[str] = ()) -> None:
         self.state = folder / "state"
         self._mark = f"UP_OF_TEST={uuid.uuid4()}"
         self._output = folder / "up.out"
@@ -29,7 +29,7 @@ class Up:
         resource.write_text(text)
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*UP, str(resource), "--state-dir", str(self.state), *words],
+                [*under, *UP, str(resource), "--state-dir", str(self.state), *words],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -97,9 +97,9 @@ class Up:
 
 
 @contextmanager
-def running(folder: Path, text: str, *words: str) -> Iterator[Up]:
-    """`words` are more flags of the command."""
-    up = Up(folder, text, *words)
+def running(folder: Path, text: str, *words: str, under: Sequence[str] = ()) -> Iterator[Up]:
+    """`words` are more flags of the command; `under` is a command that starts it, such as nohup."""
+    up = Up(folder, text, *words, under=under)
     try:
         yield up
     finally:

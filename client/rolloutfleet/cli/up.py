@@ -16,6 +16,7 @@ from rich.table import Table
 
 from rolloutfleet.cli.failures import CommandFailed, failed, wrong
 from rolloutfleet.cli.show import console, table
+from rolloutfleet.ending import ending_signals
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
 from rolloutfleet.spec import RolloutFleet
 from rolloutfleet.specfile import FleetFileError, load_fleet
@@ -23,7 +24,6 @@ from rolloutfleet.specfile import FleetFileError, load_fleet
 if TYPE_CHECKING:
     from rolloutfleet_operator.local import ChildEvent, LocalFleet
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
 
 
@@ -138,21 +138,18 @@ async def _unless(asked_to_stop: asyncio.Event, work: Coroutine[None, None, None
 @contextlib.contextmanager
 def _stop_signals(local: "LocalFleet") -> Iterator[asyncio.Event]:
     """The first Ctrl-C or SIGTERM asks to stop; the second kills."""
-    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    asked = asyncio.Event()
 
-    def on_signal() -> None:
+    def on_signal(_: signal.Signals) -> None:
         if asked.is_set():
             local.hurry()
         asked.set()
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal)
     try:
-        yield asked
+        with ending_signals(on_signal):
+            yield asked
     finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _start_failure(error: Exception, screen: "_Screen") -> CommandFailed:

@@ -1,6 +1,5 @@
 """The page's process: a socket on the loopback, signals, and the URL that a person opens."""
 
-import asyncio
 import contextlib
 import signal
 import socket
@@ -9,13 +8,13 @@ from typing import Final
 
 import uvicorn
 
+from rolloutfleet.ending import ending_signals
 from rolloutfleet.inspect.access import TOKEN, Access
 from rolloutfleet.inspect.app import application
 from rolloutfleet.inspect.sources import Source
 from rolloutfleet.inspect.tabs import Tabs
 
 ADDRESS: Final = "127.0.0.1"
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_SECONDS: Final = 2
 """That answers under way have when it ends."""
 
@@ -57,22 +56,10 @@ async def serve(source: Source, tabs: Tabs, listening: socket.socket, announce: 
     )
     server = _Server(config)
 
-    def end() -> None:
+    def end(_: signal.Signals) -> None:
         server.should_exit = True
         tabs.close()
 
-    with _signals(end):
+    with ending_signals(end):
         access.open()
         await server.serve(sockets=[listening])
-
-
-@contextlib.contextmanager
-def _signals(end: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in ENDING:
-        loop.add_signal_handler(number, end)
-    try:
-        yield
-    finally:
-        for number in ENDING:
-            loop.remove_signal_handler(number)

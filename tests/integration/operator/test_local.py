@@ -141,6 +141,23 @@ def test_ctrl_c_ends_everything_whatever_is_under_way(tmp_path: Path, said: str)
         assert_ended(up, within=PATIENCE)
 
 
+def test_a_fleet_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET, under=("nohup",)) as up:
+        [engine, *_] = up.book()["engines"]
+        up.process.send_signal(signal.SIGHUP)
+        up.engine(engine["url"]).kill()
+        up.until_said("engine-0: started again: killed by SIGKILL")
+        up.until(lambda: up.said().count("engine-0: ready") == 2)
+
+
+def test_a_terminal_that_goes_ends_its_fleet(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET, under=("env", "--default-signal=HUP")) as up:
+        up.book()
+        up.process.send_signal(signal.SIGHUP)
+        assert up.process.wait(PATIENCE) == 0
+        assert up.left() == []
+
+
 def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:
     with running(tmp_path, FLEET) as up:
         up.book()

@@ -14,12 +14,12 @@ from rich.live import Live
 from rolloutfleet.cli.options import quiet
 from rolloutfleet.cli.show import console
 from rolloutfleet.cli.top.screen import Display, shown
+from rolloutfleet.ending import ending_signals
 from rolloutfleet.fleet import AsyncFleet, FleetError
 from rolloutfleet.viewing.figures import FleetFigures, Sample, figures, take_sample
 
 LONG: Final = 2.0
 """Seconds of a wait that are worth a line."""
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
@@ -98,14 +98,12 @@ async def _sample(fleet: AsyncFleet, state: _State) -> Sample:
 def _signals(state: _State) -> Iterator[None]:
     """They end it in order, so that the terminal is as it was; another size is drawn at once."""
     loop = asyncio.get_running_loop()
-    for number in ENDING:
-        loop.add_signal_handler(number, state.end, number)
     loop.add_signal_handler(signal.SIGWINCH, state.changed.set)
     try:
-        yield
+        with ending_signals(state.end):
+            yield
     finally:
-        for number in (*ENDING, signal.SIGWINCH):
-            loop.remove_signal_handler(number)
+        loop.remove_signal_handler(signal.SIGWINCH)
 
 
 @contextlib.contextmanager

@@ -71,6 +71,21 @@ def test_who_opens_the_url_is_let_in_also_when_the_terminal_is_gone(tmp_path: Pa
             process.terminate()
 
 
+def test_the_page_is_served_on_where_nohup_has_a_hangup_ignored(tmp_path: Path) -> None:
+    command = ("nohup", *CLI, "inspect", "--dumps", str(whole(tmp_path)), "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        assert "Ctrl-C" in process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        try:
+            with httpx.Client(follow_redirects=True) as browser:
+                assert browser.get(url).status_code == 200
+        finally:
+            process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
 def test_a_folder_that_is_no_tokenizer_is_said_in_a_line() -> None:
     done = invoke("inspect", "--dumps", ".", "--port", "0", "--tokenizer", "none")
     assert done.returncode in (1, 2) and "is not a tokenizer" in done.stderr and "Traceback" not in done.stderr
