@@ -54,6 +54,8 @@ def flags(spec: FleetSpec) -> dict[str, object]:
         "--worker-startup-check-interval": 1,
         "--health-success-threshold": 1,
         "--log-level": "warn",
+        # Its text has colour codes, into a file too.
+        "--log-json": None,
     }
 
 
