@@ -137,12 +137,17 @@ def quiet() -> Iterator[None]:
         log.removeHandler(handler)
 
 
+def read_duration(option: str, given: str) -> float:
+    """Seconds of that option. Raises CommandFailed for what is not a duration."""
+    try:
+        return parse_duration(given)
+    except ValueError as error:
+        raise wrong(f"{option}: {error}") from None
+
+
 def read_interval(given: str, *, least: float, most: float) -> float:
     """Seconds of an `--interval`. Raises CommandFailed for what is no duration, or not between these seconds."""
-    try:
-        seconds = parse_duration(given)
-    except ValueError as error:
-        raise wrong(f"--interval: {error}") from None
+    seconds = read_duration("--interval", given)
     if not least <= seconds <= most:
         raise wrong(f"--interval: {given} is not between {format_duration(least)} and {format_duration(most)}")
     return seconds

@@ -7,14 +7,16 @@ import shlex
 import signal
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from rolloutfleet.cli.failures import CommandFailed, failed, wrong
+from rolloutfleet.cli.options import read_duration
 from rolloutfleet.cli.show import console, table
 from rolloutfleet.ending import ending_signals
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
@@ -22,9 +24,12 @@ from rolloutfleet.spec import RolloutFleet
 from rolloutfleet.specfile import FleetFileError, load_fleet
 
 if TYPE_CHECKING:
-    from rolloutfleet_operator.local import ChildEvent, LocalFleet
+    from rolloutfleet_operator.local import ChildEvent, EnginesAwaited, LocalFleet
 
 MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
+FIRST_LINE: Final = 2.0
+"""Seconds of a wait at which a log is first told of it."""
+LONGEST_SILENCE: Final = 60.0
 
 
 def up(
@@ -51,6 +56,14 @@ def up(
             help="Keep copies of this share of the trained sessions, to look at them later; before inspect.keep.",
         ),
     ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait for engines that don't answer yet, such as 30m [default: until Ctrl-C].",
+        ),
+    ] = None,
     new_ports: Annotated[
         bool,
         typer.Option(
@@ -62,9 +75,9 @@ def up(
     """Run the fleet of FILE as processes of this machine, until Ctrl-C.
 
     Starts the proxies, the SGLang gateway and, if the resource has `engine`, simulated engines; with
-    `gateway.engines.urls` it uses the engines named there. A process that dies is restarted on the same port.
-    Data, addresses and the admin key stay in the state folder: the next `up` continues with them. It doesn't
-    start if another program uses one of its ports.
+    `gateway.engines.urls` it uses the engines named there, and waits until all of them answer. A process that
+    dies is restarted on the same port. Data, addresses and the admin key stay in the state folder: the next `up`
+    continues with them. It doesn't start if another program uses one of its ports.
     """
     try:
         fleet = load_fleet(file)
@@ -72,6 +85,7 @@ def up(
         raise wrong(str(error)) from None
     if engine_key_file is not None and not engine_key_file.is_file():
         raise wrong(f"--engine-key-file: {engine_key_file} is not a file")
+    engines_within = None if wait is None else read_duration("--wait", wait)
     # What a fleet keeps is its user's own: keys, conversations, tokens.
     os.umask(0o077)
     # Nothing runs yet, so that Ctrl-C may end this process at once, until `_stop_signals` asks it to stop.
@@ -86,8 +100,10 @@ def up(
         state_dir=folder,
         beside=file.parent,
         report=screen.report,
+        report_wait=screen.report_wait,
         engine_key_file=engine_key_file,
         new_ports=new_ports,
+        engines_within=engines_within,
     )
     raise typer.Exit(asyncio.run(_run(local, screen, folder=folder)))
 
@@ -104,10 +120,12 @@ async def _run(local: "LocalFleet", screen: "_Screen", *, folder: Path) -> int:
     with _stop_signals(local) as asked_to_stop:
         try:
             with screen.starting():
-                if not await _unless(asked_to_stop, local.start()):
-                    return 130
+                came_up = await _unless(asked_to_stop, local.start())
         except LocalFleetError as error:
             raise _start_failure(error, screen) from None
+        if not came_up:
+            screen.say_awaited()
+            return 130
         screen.show_addresses(local, state_dir=folder)
         try:
             await _unless(asked_to_stop, local.wait())
@@ -153,13 +171,19 @@ def _stop_signals(local: "LocalFleet") -> Iterator[asyncio.Event]:
 
 
 def _start_failure(error: Exception, screen: "_Screen") -> CommandFailed:
-    from rolloutfleet_operator.local import ChildFailed
+    from rolloutfleet_operator.local import ChildFailed, EnginesMissing
 
     if isinstance(error, ChildFailed):
         screen.say(f"the end of {error.log}:")
         screen.say(error.log_tail or "(nothing)")
+    if isinstance(error, ChildFailed | EnginesMissing):
         return failed(str(error))
     return wrong(str(error))
+
+
+def next_line(seconds: float) -> float:
+    """Seconds of a wait at which a log is told of it again, after it was at `seconds`."""
+    return min(2 * seconds, seconds + LONGEST_SILENCE)
 
 
 class _Screen:
@@ -169,6 +193,8 @@ class _Screen:
         self._out = out
         self._phases: dict[str, tuple[str, str]] = {}
         self._live: Live | None = None
+        self._awaited: EnginesAwaited | None = None
+        self._line_due = FIRST_LINE
 
     def starting(self) -> contextlib.AbstractContextManager[object]:
         if not self._out.is_terminal:
@@ -183,14 +209,26 @@ class _Screen:
         elif event.phase.value != "stopping":
             self.say(f"{event.name}: {event.text}")
 
+    def report_wait(self, awaited: "EnginesAwaited") -> None:
+        self._awaited = awaited
+        if self._live is not None:
+            self._live.update(self._progress())
+        elif awaited.seconds >= self._line_due:
+            self.say(str(awaited))
+            self._line_due = next_line(awaited.seconds)
+
+    def say_awaited(self) -> None:
+        if self._awaited is not None:
+            self.say(f"stopped while {self._awaited}")
+
     def say(self, text: str) -> None:
         self._out.print(text, markup=False, soft_wrap=True)
 
-    def _progress(self) -> Table:
+    def _progress(self) -> Group:
         grid = Table.grid(padding=(0, 1))
         for name, (phase, text) in sorted(self._phases.items()):
             grid.add_row(MARKS[phase], name, text)
-        return grid
+        return Group(grid, *([] if self._awaited is None else [Text(str(self._awaited))]))
 
     def show_addresses(self, local: "LocalFleet", *, state_dir: Path) -> None:
         book = local.whereabouts()

@@ -1,7 +1,17 @@
 """A fleet as plain processes on one machine."""
 
+from rolloutfleet_operator.local.engines import EnginesAwaited, EnginesMissing
 from rolloutfleet_operator.local.fleet import ChildEvent, ChildFailed, LocalFleet
 from rolloutfleet_operator.local.plan import Phase
 from rolloutfleet_operator.local.site import LocalFleetError, StateFolder
 
-__all__ = ["ChildEvent", "ChildFailed", "LocalFleet", "LocalFleetError", "Phase", "StateFolder"]
+__all__ = [
+    "ChildEvent",
+    "ChildFailed",
+    "EnginesAwaited",
+    "EnginesMissing",
+    "LocalFleet",
+    "LocalFleetError",
+    "Phase",
+    "StateFolder",
+]

@@ -16,8 +16,8 @@ from rolloutfleet_operator.proxy_settings import proxy_settings
 GATEWAY = "gateway"
 GATEWAY_METRICS = "gateway-metrics"
 START_LIMIT: Final = 300.0
-"""Seconds until a process is ready. A slow disk may take minutes over the first look at the libraries, a user's engines
-over their weights, and a tokenizer may come from the hub."""
+"""Seconds until a process is ready. A slow disk may take minutes over the first look at the libraries, and a tokenizer
+may come from the hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,8 @@ def _gateway(site: LocalSite, spec: FleetSpec) -> Child:
         start_limit=START_LIMIT,
         argv=(*command, *commands.flags(flags), *smg.named_engines(site.engine_urls(spec))),
         url=site.url(GATEWAY),
-        ready_path="/readiness",
+        # Not /readiness, which waits for an engine: those that others run may come much later.
+        ready_path="/health",
         stop_grace=5.0,
     )
 

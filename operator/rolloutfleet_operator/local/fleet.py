@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import httpx
 from rolloutfleet.backoff import crashes_in_a_row
 from rolloutfleet.spec import RolloutFleet
 from rolloutfleet_operator.local.children import GATEWAY, LocalSite, given_engines, port_names, proxy_name
+from rolloutfleet_operator.local.engines import EngineLook, EnginesAwaited, EnginesMissing
 from rolloutfleet_operator.local.models import find_model
 from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
 from rolloutfleet_operator.local.ports import Claims, choose_ports
@@ -31,6 +31,7 @@ SILENT_PROBES = 12
 """So many in a row that nobody answered: what was ready is stuck, and is ended and started again. They are counted, so
 that a machine that stood still meanwhile ends nothing."""
 DISCOVERY_TIMEOUT = 5.0
+ENGINES_INTERVAL = 1.0
 
 
 class ChildFailed(LocalFleetError):
@@ -64,8 +65,9 @@ class _RunningChild(ObservedChild):
 class LocalFleet:
     """A fleet as processes on this machine: `await start()`, then `await wait()`, in the end `await stop()`.
 
-    `report` is told what happens, in the event loop, and must not block. Children that die are started
-    again on their ports; all are stopped when this process goes, even by SIGKILL.
+    `report` is told what happens, and `report_wait`, each second, which engines are waited for; both in the event
+    loop, so they must not block. Children that die are started again on their ports; all are stopped when this
+    process goes, even by SIGKILL.
     """
 
     def __init__(
@@ -75,19 +77,24 @@ class LocalFleet:
         state_dir: Path,
         beside: Path,
         report: Callable[[ChildEvent], None] = lambda event: None,
+        report_wait: Callable[[EnginesAwaited], None] = lambda awaited: None,
         engine_key_file: Path | None = None,
         new_ports: bool = False,
+        engines_within: float | None = None,
     ) -> None:
         """`beside` is the folder that relative paths in the resource start at: that of its file.
 
-        `new_ports` replaces those of an earlier run that other programs hold by now.
+        `new_ports` replaces those of an earlier run that other programs hold by now. `engines_within` is how long, in
+        seconds, a fleet that is ready otherwise waits for its engines; None is for ever.
         """
         self.folder = StateFolder(state_dir)
         self._fleet = fleet
         self._beside = beside
         self._report = report
+        self._report_wait = report_wait
         self._engine_key_file = engine_key_file
         self._new_ports = new_ports
+        self._engines_within = engines_within
         self._lock = FolderLock(self.folder.lock)
         self._claims = Claims()
         self._running: dict[str, _RunningChild] = {}
@@ -100,9 +107,9 @@ class LocalFleet:
         self._discovering: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start every child and return when all are ready.
+        """Start every child and return when all are ready, and the gateway uses all engines.
 
-        Raises LocalFleetError, or its ChildFailed; what had been started is stopped then.
+        Raises LocalFleetError, or its ChildFailed and EnginesMissing; what had been started is stopped then.
         """
         await self._prepare()
         self._keeper = asyncio.create_task(self._keep())
@@ -303,24 +310,44 @@ class LocalFleet:
             if not all(self._is_ready(child.name) for child in self._site.children(self._fleet.spec)):
                 return False
             self._discovering = self._spawn(self._discover_each_other())
+            self._discovering.add_done_callback(lambda _: self._changed.set())
+        if self._discovering.done():
+            self._discovering.result()
         return self._discovering.done()
 
     async def _discover_each_other(self) -> None:
-        """Give proxies a moment to find each other, and the gateway its engines.
+        """Let proxies find each other, for a moment, and the gateway its engines. Raises EnginesMissing.
 
         Before, each proxy would take all new sessions itself, and they all would stay with the first engine.
         """
-        key, gateway_key = (file.read_text().strip() for file in (self.folder.admin_key, self.folder.gateway_key))
-        spec = self._fleet.spec
+        spec, key = self._fleet.spec, self.folder.admin_key.read_text().strip()
+        if spec.suspend:
+            return
         urls = [self._site.url(proxy_name(ordinal)) for ordinal in range(spec.proxies.replicas)]
-        engines = len(self._site.engine_urls(spec))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCOVERY_TIMEOUT):
-                await asyncio.gather(
-                    *(_until(_knows_all, f"{url}/proxies", key) for url in urls),
-                    _until(partial(_has, engines), f"{self._site.url(GATEWAY)}/workers", gateway_key),
-                )
-        self._changed.set()
+                await asyncio.gather(*(_until(_knows_all, f"{url}/proxies", key) for url in urls))
+        await self._wait_for_engines()
+
+    async def _wait_for_engines(self) -> None:
+        """Return when the gateway uses all of them. Raises EnginesMissing."""
+        began, look = time.monotonic(), self._engine_look()
+        async with _client() as http:
+            while missing := await look.missing(http):
+                waited = time.monotonic() - began
+                if self._engines_within is not None and waited >= self._engines_within:
+                    raise EnginesMissing(missing, self._engines_within)
+                self._report_wait(EnginesAwaited(missing, waited))
+                await asyncio.sleep(ENGINES_INTERVAL)
+
+    def _engine_look(self) -> EngineLook:
+        key = self._site.engine_key_file
+        return EngineLook(
+            gateway=self._site.url(GATEWAY),
+            gateway_key=self.folder.gateway_key.read_text().strip(),
+            engines=self._site.engine_urls(self._fleet.spec),
+            engine_key=None if key is None else key.read_text().strip(),
+        )
 
     def _is_ready(self, name: str) -> bool:
         running = self._running.get(name)
@@ -353,11 +380,6 @@ async def _until(holds: Callable[[Any], bool], url: str, key: str) -> None:
 def _knows_all(answer: Any) -> bool:
     """Whether that proxy sees every proxy ready."""
     return all(proxy["state"] == "ready" for proxy in answer["proxies"])
-
-
-def _has(engines: int, answer: Any) -> bool:
-    """Whether that gateway lists so many healthy engines."""
-    return bool(sum(worker["is_healthy"] for worker in answer["workers"]) >= engines)
 
 
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:

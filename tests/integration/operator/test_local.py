@@ -16,8 +16,11 @@ import psutil
 import pytest
 from tests.integration.operator.ending import FLEET, assert_ended
 from tests.local_fleets import running
-from tests.waiting import PATIENCE
+from tests.processes import free_port
+from tests.waiting import PATIENCE, START
 
+from rolloutfleet_engine.options import EngineOptions
+from rolloutfleet_engine.testing import running_engine
 from rolloutfleet_operator.local.ports import Claims
 
 
@@ -158,6 +161,40 @@ def test_a_terminal_that_goes_ends_its_fleet(tmp_path: Path) -> None:
         up.process.send_signal(signal.SIGHUP)
         assert up.process.wait(PATIENCE) == 0
         assert up.left() == []
+
+
+def of_engines(*urls: str) -> str:
+    """A fleet without proxies, of engines that somebody else runs."""
+    spec = {"model": "simulated", "gateway": {"engines": {"urls": urls}}, "proxies": {"replicas": 0}}
+    return "\n".join([*FLEET.splitlines()[:3], f"spec: {json.dumps(spec)}\n"])
+
+
+def test_up_waits_for_an_engine_that_comes_later(tmp_path: Path) -> None:
+    port = free_port()
+    with running(tmp_path, of_engines(f"http://127.0.0.1:{port}")) as up:
+        up.until_said(f"waiting for engine http://127.0.0.1:{port} (connection refused), ")
+        assert not (up.state / "fleet.json").exists()
+        with running_engine(port=port):
+            up.until_said("math is up")
+            workers = httpx.get(f"{up.book()['gateway']['url']}/readiness", trust_env=False).json()
+            assert workers["healthy_workers"] == 1
+
+
+def test_up_ends_when_engines_do_not_come_in_the_time_that_it_was_given(tmp_path: Path) -> None:
+    """One that has come is not named."""
+    missing = f"http://127.0.0.1:{free_port()}"
+    with running_engine() as there, running(tmp_path, of_engines(missing, there.url), "--wait", "3s") as up:
+        assert up.process.wait(START) == 1
+        assert f"rolloutfleet: engine {missing} (connection refused) did not come within 3s\n" in up.said()
+        assert up.left() == []
+
+
+def test_ctrl_c_names_the_engine_that_up_waited_for(tmp_path: Path) -> None:
+    with running_engine(EngineOptions(api_key="a key")) as engine, running(tmp_path, of_engines(engine.url)) as up:
+        up.until_said("waiting for engine")
+        up.ctrl_c()
+        assert up.process.wait(PATIENCE) == 130
+        assert f"stopped while waiting for engine {engine.url} (answers 401), " in up.said()
 
 
 def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rolloutfleet.cli.export import described
 from rolloutfleet.cli.failures import CommandFailed
 from rolloutfleet.cli.show import size, span
 from rolloutfleet.cli.status import branching
+from rolloutfleet.cli.up import FIRST_LINE, next_line
 from rolloutfleet.wire import Stats
 
 Run = Callable[..., Done]
@@ -71,6 +72,7 @@ def book(folder: Path, **changes: Any) -> Path:
         (["up", "none.yaml"], "none.yaml: can't be read: No such file or directory"),
         (["up", "bad.yaml"], "bad.yaml: spec.model: is missing"),
         (["up", "good.yaml", "--engine-key-file", "none"], "none is not a file"),
+        (["up", "good.yaml", "--wait", "soon"], "--wait: 'soon' is not a valid duration"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path, words: list[str], problem: str) -> None:
@@ -82,6 +84,13 @@ def test_a_mistake_is_one_line_and_status_2(run: Run, tmp_path: Path, words: lis
     assert problem in done.stderr
     assert done.stderr.startswith("rolloutfleet: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_log_is_told_of_a_wait_less_and_less_often_but_each_minute() -> None:
+    lines = [FIRST_LINE]
+    while lines[-1] < 200:
+        lines.append(next_line(lines[-1]))
+    assert lines == [2, 4, 8, 16, 32, 64, 124, 184, 244]
 
 
 def test_the_only_fleet_here_is_found_and_one_that_does_not_answer_is_said(run: Run, tmp_path: Path) -> None:
