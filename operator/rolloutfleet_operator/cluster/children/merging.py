@@ -160,17 +160,17 @@ def _check_container(base: Template, merged: Template, path: str, fixed: Fixed) 
     """Whatever way it was written: the ports and mounts that we made are still there as they were."""
     before, after = _container(base, fixed.container), _container(merged, fixed.container)
     for kind, key in (("ports", "containerPort"), ("volumeMounts", "mountPath")):
-        now = {element.get(key): element for element in after.get(kind, ())}
+        now = [element for _, element in _elements(after, kind)]
         for element in before.get(kind, ()):
-            if now.get(element[key]) != element:
+            if element not in now:
                 raise TemplateInvalid(
                     f"{path}.containers[{fixed.container}].{kind}[{element[key]}]: is the operator's own and can't be "
                     "changed"
                 )
     ours = [element["mountPath"] for element in before.get("volumeMounts", ()) if element["name"] in fixed.volumes]
-    for mount in after.get("volumeMounts", ()):
+    for _, mount in _elements(after, "volumeMounts"):
         for path_of_ours in ours:
-            if str(mount["mountPath"]).startswith(f"{path_of_ours.rstrip('/')}/"):
+            if str(mount.get("mountPath")).startswith(f"{path_of_ours.rstrip('/')}/"):
                 raise TemplateInvalid(
                     f"{path}.containers[{fixed.container}].volumeMounts[{mount['mountPath']}]: lies within "
                     f"{path_of_ours}, which is the operator's own"

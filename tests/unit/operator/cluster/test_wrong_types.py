@@ -1,5 +1,6 @@
 """A wrong type anywhere in a fleet's manifest is said of that fleet, in words that name the field."""
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from typing import Any
@@ -107,3 +108,9 @@ def test_a_policy_of_a_wrong_type_is_named(policy: Any) -> None:
 def test_a_volume_whose_name_is_a_list_is_named() -> None:
     with pytest.raises(TemplateInvalid, match=r"proxies\.podTemplate\.spec\.volumes\[0\]"):
         carried_out(changed(("proxies", "podTemplate", "spec", "volumes", 0, "name"), ["a"]))
+
+
+@pytest.mark.parametrize("mounts", [True, 7, ["a"], [{"name": "own", "mountPath": ["a"]}]])
+def test_mounts_of_a_wrong_type_are_taken_or_named(mounts: Any) -> None:
+    with contextlib.suppress(TemplateInvalid):
+        carried_out(changed(("proxies", "podTemplate", "spec", "containers", 0, "volumeMounts"), mounts))
