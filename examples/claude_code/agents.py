@@ -66,7 +66,7 @@ def environment_of(session: Any, own: Path) -> dict[str, str]:
         "HOME": str(own),
         "CLAUDE_CONFIG_DIR": str(own / "config"),
         "ANTHROPIC_BASE_URL": session.base_url.removesuffix("/v1"),
-        "ANTHROPIC_API_KEY": session.api_key,
+        "ANTHROPIC_AUTH_TOKEN": session.api_key,
         **SETTINGS,
     }
 

@@ -4,7 +4,6 @@
 """
 
 import json
-import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from rolloutfleet.cli.failures import warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
+from rolloutfleet.cli.programs import Program, settings_of
 from rolloutfleet.cli.session_list import list_sessions
 from rolloutfleet.cli.show import console, print_json, reason, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
@@ -34,13 +34,19 @@ def new(
             help='How it is sampled: \'{"defaults": {"temperature": 1}, "overrides": {"max_tokens": 4096}}\'.',
         ),
     ] = None,
+    program: Annotated[
+        Program, typer.Option("--for", help="Whose settings are printed; openai: any program with an OpenAI SDK.")
+    ] = "openai",
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="What Claude Code or Codex calls the model.")
+    ] = "policy",
     *,
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Start a session, and print the variables that an OpenAI SDK needs, as lines for a shell.
+    """Start a session, and print what a program needs to use it: lines for a shell, or of Codex' config.toml.
 
-    After [bold]eval "$(rolloutfleet session new)"[/bold], an agent started in that shell uses the session.
+    After [bold]eval "$(rolloutfleet session new --for claude-code)"[/bold], `claude` in that shell uses the session.
     """
     said = None if sampling is None else _parsed(sampling)
     with options.fleet() as fleet:
@@ -50,8 +56,7 @@ def new(
         print_json({name: getattr(started, name) for name in names})
         return
     print(f"# rolloutfleet session close {started.session_id}")
-    print(f"export OPENAI_BASE_URL={shlex.quote(started.base_url)}")
-    print(f"export OPENAI_API_KEY={shlex.quote(started.api_key)}")
+    print(settings_of(program, base_url=started.base_url, key=started.api_key, model=model), end="")
 
 
 @app.command("close")

@@ -99,6 +99,23 @@ def test_an_agent_started_in_the_shell_of_a_new_session_talks_in_it(up: Up) -> N
     assert answered(up, "session", "list", "--task", "it's a task") == []
 
 
+def test_a_new_session_for_claude_code_is_reached_by_what_is_printed(up: Up) -> None:
+    agent = (
+        "import httpx; from os import environ as set; "
+        "url, key = set['ANTHROPIC_BASE_URL'] + '/v1/messages', set['ANTHROPIC_AUTH_TOKEN']; "
+        "said = [{'role': 'user', 'content': 'hello'}]; "
+        "body = {'model': set['ANTHROPIC_MODEL'], 'max_tokens': 5, 'messages': said}; "
+        "httpx.post(url, json=body, headers={'authorization': 'Bearer ' + key}).raise_for_status()"
+    )
+    new = asked(up, "session", "new", "--task", "claude", "--for", "claude-code")
+    assert new.returncode == 0, new.stderr
+    shell = f'eval "$SAID"; exec {shlex.quote(sys.executable)} -c {shlex.quote(agent)}'
+    done = ran("sh", "-c", shell, env={**os.environ, "SAID": new.stdout})
+    assert done.returncode == 0, done.stderr
+    (session,) = answered(up, "session", "list", "--task", "claude")
+    assert session["turns"] == 1
+
+
 def test_a_new_session_is_sampled_as_the_command_says(up: Up) -> None:
     said = {"defaults": {"temperature": 0.5}, "overrides": {"top_k": 3}}
     new = answered(up, "session", "new", "--task", "sampled", "--sampling", json.dumps(said))

@@ -1,0 +1,54 @@
+"""The settings by which an agent's program uses a session: those of docs/agents. Pure."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Final, Literal
+
+Program = Literal["openai", "claude-code", "codex"]
+
+_CODEX: Final = """\
+# The lines of config.toml in $CODEX_HOME. Codex reads the key from the environment:
+# export SESSION_KEY={key}
+model = {model}
+model_provider = "rolloutfleet"
+web_search = "disabled"
+
+[model_providers.rolloutfleet]
+name = "RolloutFleet"
+base_url = {url}
+env_key = "SESSION_KEY"
+wire_api = "responses"
+"""
+
+
+def settings_of(program: Program, *, base_url: str, key: str, model: str) -> str:
+    """Lines for a shell, or of Codex' `config.toml`."""
+    if program == "codex":
+        return _CODEX.format(key=shlex.quote(key), model=_toml(model), url=_toml(base_url))
+    if program == "claude-code":
+        # A key that the shell has from elsewhere would be sent as well.
+        return "unset ANTHROPIC_API_KEY\n" + _exports(_claude_code(base_url, key, model))
+    return _exports({"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key})
+
+
+def _claude_code(base_url: str, key: str, model: str) -> dict[str, str]:
+    models = ("ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL")
+    return {
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        "ANTHROPIC_AUTH_TOKEN": key,
+        **dict.fromkeys(("ANTHROPIC_MODEL", *models, "CLAUDE_CODE_SUBAGENT_MODEL"), model),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "DISABLE_AUTOUPDATER": "1",
+    }
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def _toml(text: str) -> str:
+    """A basic string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
