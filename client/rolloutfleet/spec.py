@@ -10,7 +10,9 @@ tuned by `engine.simulated`; `gateway.engines.urls` means engines that already r
 a cluster has (images, resources, node selectors, pod templates) is read, checked and left unused.
 """
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -229,6 +231,39 @@ _LOSING_POLICIES: Final = frozenset(
 """Policies of smg that look at what a request says, or at more than where it may go."""
 
 
+MOST_CUE_BYTES: Final = 64_000
+"""Of all cues as JSON: they reach an engine as one word of its command line."""
+
+
+class CuedCall(SpecModel):
+    """A call of a tool."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    """The tool's."""
+    arguments: KubernetesObject = Field(default_factory=dict)
+    """Of any shape. `{{name}}` within their strings stands for what a tool has last called so."""
+
+
+class CuedReply(SpecModel):
+    """One answer of a simulated engine: reasoning, text, calls, or several of them."""
+
+    reasoning: Annotated[str, Field(max_length=MOST_CUE_BYTES)] = ""
+    """Left out where the prompt rules it out."""
+    text: Annotated[str, Field(max_length=MOST_CUE_BYTES)] = ""
+    """What is said beside the calls."""
+    calls: Annotated[list[CuedCall], Field(max_length=100)] = Field(default_factory=list)
+    """Of tools, one after the other."""
+
+
+class Cue(SpecModel):
+    """Replies to a text in a message of the user."""
+
+    cue: Annotated[str, Field(min_length=1, max_length=4096)]
+    """What the message holds, to the letter."""
+    replies: Annotated[list[CuedReply], Field(max_length=1000)]
+    """The first answers the cue, the second comes after that answer, and so on; then words, without calls."""
+
+
 class SimulatedSpec(SpecModel):
     """What a simulated engine does; it answers like SGLang, from a seed, without a GPU."""
 
@@ -240,6 +275,23 @@ class SimulatedSpec(SpecModel):
     """The share of tokens with other ids than the tokenizer would choose; the text is the same."""
     seed: Count = 0
     """The same seed gives the same replies."""
+    cues: Annotated[list[Cue], Field(max_length=1000)] = Field(default_factory=list)
+    """The replies to prompts with these texts; with any, all other prompts get words and no calls."""
+
+    @field_validator("cues")
+    @classmethod
+    def _fit_into_a_command_line(cls, cues: list[Cue]) -> list[Cue]:
+        size = len(cues_json(cues))
+        if size > MOST_CUE_BYTES:
+            raise ValueError(f"{size} bytes of JSON are more than the {MOST_CUE_BYTES} that an engine can be told")
+        return cues
+
+
+def cues_json(cues: Sequence[Cue]) -> str:
+    """As `rolloutfleet-engine --cues` reads them, in ASCII. Raises ValueError for a number that JSON doesn't have."""
+    encoded = json.dumps([cue.model_dump() for cue in cues], allow_nan=False)
+    # In a pod's arguments Kubernetes would expand `$(NAME)` and `$$`.
+    return encoded.replace("$", "\\u0024")
 
 
 class EngineSpec(SpecModel):
@@ -252,7 +304,7 @@ class EngineSpec(SpecModel):
     args: Annotated[list[str], Field(max_length=200)] = Field(default_factory=list)
     """Further arguments of SGLang; a simulated engine takes none of them."""
     simulated: SimulatedSpec = SimulatedSpec()
-    """How the simulated engines of a local fleet behave; without effect on a cluster."""
+    """How simulated engines behave: those of a local fleet, and on a cluster those of `model: simulated`."""
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
 

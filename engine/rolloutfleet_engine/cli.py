@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from rolloutfleet_engine.cues import Cue, read_cues
+from rolloutfleet_engine.cues import Cue, parse_cues, read_cues
 from rolloutfleet_engine.faults import KINDS, Fault
 from rolloutfleet_engine.grammar import BACKENDS
 from rolloutfleet_engine.model import model_path
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--tool-rounds", type=int, metavar="N", help="answers that call a tool before the last one (default: by chance)"
     )
     add("--last-call", type=json_object, metavar="JSON", help="the tool call of the last answer: {name, arguments}")
-    add("--cues", type=cues, default=(), metavar="FILE", help="replies to prompts that hold a cue, as JSON (see docs)")
+    add("--cues", type=cues, default=(), metavar="FILE|JSON", help="replies to prompts that hold a cue (see docs)")
     add("--stream-interval", type=int, default=1, help="tokens per event of a stream (default: %(default)s)")
     add("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     add("--weight-version", default=defaults.weight_version, help="the first weights' version (default: %(default)s)")
@@ -92,7 +92,7 @@ def share(text: str) -> float:
 
 def cues(text: str) -> tuple[Cue, ...]:
     try:
-        return read_cues(Path(text))
+        return parse_cues(text.encode()) if text.startswith("[") else read_cues(Path(text))
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

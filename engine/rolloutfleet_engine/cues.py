@@ -54,9 +54,17 @@ class Message:
 def read_cues(file: Path) -> tuple[Cue, ...]:
     """The JSON list in `file`. Raises ValueError, which names what is wrong and where, and OSError."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=tuple[Cue, ...])
-    except msgspec.MsgspecError as error:
+        return parse_cues(file.read_bytes())
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+
+
+def parse_cues(encoded: bytes) -> tuple[Cue, ...]:
+    """A JSON list. Raises ValueError, which names what is wrong and where."""
+    try:
+        return msgspec.json.decode(encoded, type=tuple[Cue, ...])
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
 
 
 def reply_to(messages: Sequence[Message], cues: Sequence[Cue]) -> CuedReply | None:

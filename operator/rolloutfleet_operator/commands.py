@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from rolloutfleet.spec import SimulatedSpec
+from rolloutfleet.spec import SimulatedSpec, cues_json
 
 _START: Final = """\
 import json, runpy, sys
@@ -58,5 +58,6 @@ def simulated_engine(asked: SimulatedSpec, *, host: str, port: int, model: str, 
             "--token-latency": asked.token_latency,
             "--noncanonical": asked.noncanonical,
             "--seed": asked.seed + index,
+            **({"--cues": cues_json(asked.cues)} if asked.cues else {}),
         }
     )

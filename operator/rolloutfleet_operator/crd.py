@@ -206,7 +206,7 @@ def _defaults(model: str) -> dict[str, Any]:
 _MODELS: Final = (spec, spec_for_proxies, status)
 
 _WITHOUT_A_DEFAULT: Final = ("simulated",)
-"""Means nothing on a cluster, so an object there is not filled in with it."""
+"""Means nothing but to simulated engines, so an object is not filled in with it."""
 
 
 if __name__ == "__main__":

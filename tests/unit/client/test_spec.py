@@ -88,7 +88,7 @@ def test_a_resource_survives_being_written_and_read() -> None:
         sessions={"staleAfter": "90s", "retryGrace": "250ms", "dump": {"path": "", "keep": {"bytes": "1Ti"}}},
         proxies={"replicas": 8, "storage": {"size": "20Gi", "className": "fast"}},
         endpoint={"publicURL": "https://fleet.example/"},
-        engine={"replicas": 2, "simulated": {"latency": "1s", "noncanonical": 0.5}},
+        engine={"replicas": 2, "simulated": {"latency": "1s", "cues": [{"cue": "a", "replies": []}]}},
     )
     written = asked.model_dump(mode="json", by_alias=True)
     assert RolloutFleet.model_validate(written, by_name=False) == asked
@@ -147,6 +147,14 @@ def test_the_memory_limit_is_a_third_above_the_budget() -> None:
         (
             {"engine": {"simulated": {"tokenlatency": 1}}},
             "spec.engine.simulated.tokenlatency: no such field; did you mean tokenLatency?",
+        ),
+        (
+            {"engine": {"simulated": {"cues": [{"cue": "a", "replies": [{"txt": "b"}]}]}}},
+            "spec.engine.simulated.cues[0].replies[0].txt: no such field; did you mean text?",
+        ),
+        (
+            {"engine": {"simulated": {"cues": [{"cue": "a", "replies": [{"text": "b" * 64_000}]}]}}},
+            "spec.engine.simulated.cues: 64071 bytes of JSON are more than the 64000 that an engine can be told",
         ),
         ({"endpoint": {"publicUrl": "x"}}, "spec.endpoint.publicUrl: no such field; did you mean publicURL?"),
         ({"restart": {"zzz": "1", "id": "1"}}, "spec.restart.zzz: no such field; known here: id"),

@@ -13,7 +13,7 @@ from tests.unit.engine.asking import WEATHER, Asker
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_engine.chat import prompt_text
-from rolloutfleet_engine.cues import Cue, CuedReply, Message, ToolCall, read_cues, reply_to
+from rolloutfleet_engine.cues import Cue, CuedReply, Message, ToolCall, parse_cues, read_cues, reply_to
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.scene import ChatReader
 from rolloutfleet_engine.script import LoopOptions
@@ -132,3 +132,10 @@ def test_a_file_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None
         file.write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match=where):
             read_cues(file)
+
+
+def test_cues_that_come_as_json_are_read_and_what_is_wrong_in_them_is_named() -> None:
+    assert parse_cues(msgspec.json.encode(CUES)) == CUES
+    for wrong, where in ((b"[{", "truncated"), (b'[{"cue": "x"}]', "replies")):
+        with pytest.raises(ValueError, match=where):
+            parse_cues(wrong)

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.operator.cluster.fleets import OPERATOR, fleet_of, spec_of
 
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet_engine.cues import parse_cues
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, SIMULATED_MODEL_PATH, TEMPLATE_HASH, Fleet
@@ -320,6 +321,18 @@ def test_simulated_engines_ask_for_the_key_too_where_there_is_one() -> None:
     assert keyed["command"][0] == "dumb-init" and "rolloutfleet_engine" in keyed["command"]
     assert "engine-key" in {mount["name"] for mount in keyed["volumeMounts"]}
     assert "command" not in container_of(made(fleet_of()), "Deployment", "math-engine")
+
+
+def test_simulated_engines_are_told_their_cues_as_they_stand() -> None:
+    replies = [{"text": "é"}, {"calls": [{"name": "Bash", "arguments": {"command": "echo $(HOME) $$"}}]}]
+    cued = {"gpus": 0, "simulated": {"cues": [{"cue": "Begin.", "replies": replies}]}}
+    arguments = container_of(made(fleet_of(engine=cued)), "Deployment", "math-engine")["args"]
+    told = arguments[arguments.index("--cues") + 1]
+    assert "$" not in told
+    (cue,) = parse_cues(told.encode())
+    assert (cue.cue, cue.replies[0].text) == ("Begin.", "é")
+    assert cue.replies[1].calls[0].arguments == {"command": "echo $(HOME) $$"}
+    assert "--cues" not in container_of(made(fleet_of()), "Deployment", "math-engine")["args"]
 
 
 def test_a_managed_sglang_asks_for_gpus_and_runs_as_its_image_does() -> None:

@@ -53,7 +53,12 @@ SPEC: dict[str, Any] = {
     },
     "memory": {"rssBudget": "2Gi", "restart": "Pod"},
     "gateway": {"policy": "manual", "replicas": 1, "podTemplate": {"spec": {"volumes": [{"name": "more"}]}}},
-    "engine": {"gpus": 0, "replicas": 1, "simulated": {"latency": "10ms"}, "podTemplate": {"spec": {"nodeName": "n"}}},
+    "engine": {
+        "gpus": 0,
+        "replicas": 1,
+        "simulated": {"latency": "10ms", "cues": [{"cue": "a", "replies": [{"text": "b", "calls": [{"name": "c"}]}]}]},
+        "podTemplate": {"spec": {"nodeName": "n"}},
+    },
     "endpoint": {"publicURL": "https://rollouts.example.org"},
     "networkPolicy": {"from": [{"podSelector": {}}]},
 }
