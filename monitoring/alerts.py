@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from monitoring.promql import FLEET, POD, PROXY, by, increase, of, of_operator, ratio, share, total
-from rolloutfleet.cli.status import MOST_BRANCHES
+from rolloutfleet.cli.status import MOST_FORKS
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_proxy.domain import ledger
 
@@ -168,13 +168,13 @@ OF_PROXIES: Final = (
         name="RolloutFleetBranching",
         conditions=(
             Condition(
-                share(by(FLEET, increase(of(PROXY.follow_ups, kind="branch"), "1h")), _FOLLOW_UPS), f"> {MOST_BRANCHES}"
+                share(by(FLEET, increase(of(PROXY.follow_ups, kind="branch"), "1h")), _FOLLOW_UPS), f"> {MOST_FORKS}"
             ),
             Condition(_FOLLOW_UPS, "> 20"),
         ),
         lasts="15m",
         severity="warning",
-        summary=f"{_FLEET_NAME}: many turns start a branch",
+        summary=f"{_FLEET_NAME}: many turns are forks",
         description=f"{_PERCENT} of the turns that follow an answer don't extend it: their history is trained again.",
     ),
     Alert(

@@ -151,7 +151,7 @@ CAPTURE: Final = PanelRow(
         ),
         _rates("Turns", of(PROXY.turns, scope=SCOPE), "kind", "Committed turns a second, by how they follow others."),
         _each(
-            "Branch ratio",
+            "Fork ratio",
             "Share of the turns that follow an answer and start a branch instead of extending it.",
             Query(
                 share(
@@ -162,7 +162,7 @@ CAPTURE: Final = PanelRow(
             ),
             unit="percentunit",
         ),
-        _rates("Branches", of(PROXY.branches, scope=SCOPE), "reason", "Turns that start a branch, by what differs."),
+        _rates("Forks", of(PROXY.branches, scope=SCOPE), "reason", "Turns that fork, by what differs."),
         _each(
             "Weights",
             "The version of the weights, and whether they are paused.",

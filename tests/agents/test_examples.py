@@ -23,13 +23,23 @@ def up(tmp_path: Path) -> Iterator[Up]:
         yield up
 
 
-def test_claude_code_does_its_task_with_a_sub_agent(up: Up, tmp_path: Path) -> None:
+def test_claude_code_does_its_task_with_a_sub_agent_and_nothing_warns(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session, ended = work(up, tmp_path)
     assert ended.status == 0, ended.shown
     assert (tmp_path / "work" / "hello.txt").read_text() == "Hello, world!\n", ended.shown
     with Fleet.from_file(up.state) as fleet:
         kinds = [turn.lineage.kind for turn in fleet.turns(session)]
+        turns = fleet.stats().proxies[0]
     assert (kinds.count("subagent"), kinds.count("main")) == (2, 3)
+    assert turns.follow_ups == {"extending": 3} and turns.branches == {}
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for words in (["status"], ["top", "--once"]):
+        shown = invoke(*words, "--state-dir", str(up.state)).stdout
+        assert "\x1b[" in shown
+        assert not re.search(r"\x1b\[[0-9;]*3[13]m|Warning", shown), shown
+    assert "fork: " not in invoke("show", session, "--state-dir", str(up.state)).stdout
 
 
 def work(up: Up, folder: Path) -> tuple[str, Ended]:

@@ -164,14 +164,14 @@ def test_a_branch_is_found_with_its_reason_and_leads_to_its_conversation(stage: 
     _, two, three = stage.scenes.turns
     open_session(stage, page, stage.scenes.branched)
     expect(page.locator("#tree [data-turn]")).to_have_count(3)
-    expect(line(page, three)).to_contain_text("branch: content of message 0")
+    expect(line(page, three)).to_contain_text("fork: content of message 0")
     expect(page.locator("#conversation")).to_contain_text("7 degrees")
     expect(page.locator("#conversation")).not_to_contain_text("42 degrees")
     line(page, two).click()
     expect(page.locator("#conversation")).to_contain_text("42 degrees")
     expect(page.locator("#conversation")).not_to_contain_text("7 degrees")
     assert f"turn={two}" in page.url
-    page.locator("#find").fill("branch: content")
+    page.locator("#find").fill("fork: content")
     expect(page.locator("#tree [data-turn]:visible")).to_have_count(1)
 
 

@@ -60,7 +60,7 @@ def print_tree(console: Console, turns: Sequence[Turn | ShownTurn], shown: froze
         if turn.lineage.kind != "main":
             line.append(f"  {safe(turn.lineage.kind)} {safe(text(turn.lineage.id))}", "cyan")
         if turn.branch_reason is not None:
-            line.append(f"  branch: {safe(reason(turn.branch_reason))}", "red")
+            line.append(f"  fork: {safe(reason(turn.branch_reason))}", "red")
         if getattr(turn, "discarded", False):
             line.append("  discarded", "red")
         console.print(line, soft_wrap=True)
@@ -219,7 +219,7 @@ def _heading(turn: ShownTurn) -> Text:
     said.append(f"{turn.prompt_tokens} + {turn.completion_tokens} tokens")
     said += ["v" + ", ".join(map(str, versions))] if versions else []
     said += [_timing(turn.timing)] if turn.timing is not None else []
-    said += [f"branch: {reason(turn.branch_reason)}"] if turn.branch_reason else []
+    said += [f"fork: {reason(turn.branch_reason)}"] if turn.branch_reason else []
     said += [f"reward {turn.reward:g}"] if turn.reward is not None else []
     said += [turn.trajectory_state] if turn.trajectory_state else []
     said += ["not delivered"] if not turn.delivered else []

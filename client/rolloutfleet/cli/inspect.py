@@ -78,7 +78,7 @@ def inspect(
     *,
     options: FleetOptions,
 ) -> None:
-    """Look at a fleet in a web browser: its sessions, what was said and sampled in them, and why branches began.
+    """Look at a fleet in a web browser: its sessions, what was said and sampled in them, and why they forked.
 
     It prints a URL to open. Each works once, for one browser; whenever one was used, the next is printed. The page is
     served on this machine alone, and only to browsers that were let in that way. From elsewhere, forward the port:

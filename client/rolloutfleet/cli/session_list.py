@@ -26,7 +26,9 @@ def list_sessions(
     ] = None,
     min_reward: Annotated[float | None, typer.Option("--min-reward", help="Only of this reward or more.")] = None,
     max_reward: Annotated[float | None, typer.Option("--max-reward", help="Only of this reward or less.")] = None,
-    min_branches: Annotated[int | None, typer.Option("--min-branches", help="Only with as many branches.")] = None,
+    min_branches: Annotated[
+        int | None, typer.Option("--min-branches", help="Only with as many branches: turns that no turn extends.")
+    ] = None,
     min_turns: Annotated[int | None, typer.Option("--min-turns", help="Only with as many turns.")] = None,
     max_turns: Annotated[int | None, typer.Option("--max-turns", help="Only with no more turns.")] = None,
     min_tokens: Annotated[int | None, typer.Option("--min-tokens", help="Only with as many tokens.")] = None,

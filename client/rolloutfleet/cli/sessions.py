@@ -131,7 +131,7 @@ def turns(
     options: FleetOptions,
     as_json: AsJson = False,
 ) -> None:
-    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it starts a branch,
+    """List a session's turns: number, the parent's number, tokens, weight versions, reward, why it is a fork,
     what it was sampled with; and who made it, where sub-agents did.
 
     --json has the parents' ids, and each token's id, log-probability and version.
@@ -151,7 +151,7 @@ def turns(
         "output",
         "versions",
         "reward",
-        "branch",
+        "fork",
         "sampling",
     )
     with_lineages = any(turn.lineage.kind != "main" for turn in found)

@@ -73,7 +73,7 @@ def sampled(said: Any) -> str:
 
 
 def reason(branch: BranchReason) -> str:
-    """`content of message 3`: what differs where a branch begins."""
+    """`content of message 3`: what differs where a turn forks."""
     return branch.field if branch.message is None else f"{branch.field} of message {branch.message}"
 
 

@@ -11,8 +11,8 @@ from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, table, text
 from rolloutfleet.wire import Audit, Proxy, Stats
 
-MOST_BRANCHES: Final = 0.05
-"""Share of follow-up turns that may start a branch before that is worth a warning."""
+MOST_FORKS: Final = 0.05
+"""Share of follow-up turns that may be forks before that is worth a warning."""
 
 TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
 
@@ -22,7 +22,7 @@ def status(options: FleetOptions, as_json: AsJson = False) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
 
     The last table is the audit: created + imported = live + leased + acknowledged + dumped + discarded. A warning
-    is shown below it if more than 5 % of the turns that follow an answer start a branch.
+    is shown below it if more than 5 % of the turns that follow an answer are forks: they start a branch.
     """
     with options.fleet() as fleet:
         proxies, stats, audit = fleet.proxies(), fleet.stats(), fleet.audit()
@@ -40,25 +40,25 @@ def status(options: FleetOptions, as_json: AsJson = False) -> None:
     out.print(_proxies(proxies, {each.ordinal: each for each in stats.proxies}))
     out.print()
     out.print(_audit(audit))
-    warning = branching(stats.proxies)
+    warning = forking(stats.proxies)
     if warning is not None:
         out.print()
         out.print(f"[yellow]{warning}[/]")
 
 
-def branching(stats: Sequence[Stats]) -> str | None:
-    """What is to be said of follow-up turns that start a branch; None where they are few."""
+def forking(stats: Sequence[Stats]) -> str | None:
+    """A warning of follow-up turns that are forks; None where they are few."""
     turns: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for each in stats:
         turns.update(each.follow_ups)
         reasons.update(each.branches)
-    branched, followed = turns["branch"], turns.total()
-    if branched <= MOST_BRANCHES * followed:
+    forks, followed = turns["branch"], turns.total()
+    if forks <= MOST_FORKS * followed:
         return None
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(3))
     return (
-        f"Warning: {branched} of {followed} follow-up turns ({branched / followed:.0%}) start a branch: their history "
+        f"Warning: {forks} of {followed} follow-up turns ({forks / followed:.0%}) are forks: their history "
         f"is rendered and trained again. What differed most: {why or 'nothing'}. "
         "`rolloutfleet turns SESSION` says why each one did."
     )

@@ -63,7 +63,7 @@ def _line(commit: CommittedTurn, turn: ShownTurn | None) -> Text:
         line.append(f"  {safe(turn.lineage.kind)}", "cyan")
     line.append(f"  {turn.prompt_tokens}+{turn.completion_tokens} tokens  {safe(turn.finish_reason)}", "dim")
     if turn.branch_reason is not None:
-        line.append(f"  branch: {safe(turn.branch_reason.field)}", "red")
+        line.append(f"  fork: {safe(turn.branch_reason.field)}", "red")
     return line.append(f"  {safe(_answer(turn))}", "green")
 
 

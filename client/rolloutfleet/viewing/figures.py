@@ -54,8 +54,10 @@ class ProxyFigures:
     paused: str = ""
     """`paused`, or `too long`: calls are refused."""
     follow_ups: int = 0
+    forks: int = 0
+    """Of the follow-ups those that start a branch."""
     branches: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By what differs; like all counts, since the proxy's process started."""
+    """Forks by what differs; like all counts, since the proxy's process started."""
     refused: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -90,7 +92,7 @@ class FleetFigures:
 
     def as_json(self) -> dict[str, Any]:
         """The same names as the columns."""
-        sums = ("open", "ended", "in_flight", "leases", "sampled", "prompt", "memory", "follow_ups")
+        sums = ("open", "ended", "in_flight", "leases", "sampled", "prompt", "memory", "follow_ups", "forks")
         return {
             "fleet": {
                 **{name: self.total(attrgetter(name)) for name in sums},
@@ -114,7 +116,7 @@ ORDERS: Final[dict[str, Callable[[ProxyFigures], float]]] = {
     "sampled": lambda row: -(row.sampled or 0),
     "memory": lambda row: -(row.memory or 0),
     "leases": lambda row: -(row.leases or 0),
-    "branches": lambda row: -sum(row.branches.values()),
+    "forks": lambda row: -row.forks,
     "refused": lambda row: -sum(row.refused.values()),
 }
 """Sorted by its ordinal, or the largest first."""
@@ -150,6 +152,7 @@ def _row(proxy: Proxy, before: Stats | None, now: Stats | None, seconds: float) 
         version=now.version,
         paused=TOO_LONG if now.past_max_hold else PAUSED if now.paused else "",
         follow_ups=sum(now.follow_ups.values()),
+        forks=now.follow_ups.get("branch", 0),
         branches=now.branches,
         refused=now.refused,
     )

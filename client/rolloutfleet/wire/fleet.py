@@ -253,7 +253,7 @@ class Stats(Covering):
     follow_ups: dict[str, int] = Field(default_factory=dict)
     """extending, branch: turns since the process started that follow an answer."""
     branches: dict[str, int] = Field(default_factory=dict)
-    """Turns since the process started that start a branch, by the field that differs."""
+    """Forks since the process started, by the field that differs."""
 
 
 class FleetStats(Covering):

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.base import TurnRequest
-from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, starts_branch
+from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, follows_another
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
@@ -91,7 +91,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
         session, request = job.session, job.request
         asked, nodes, path, deepest = await self._matched(job)
         prompt = await self._rendered(job, deepest.messages, nodes, path)
-        reason = await self._branch_reason(session, request, deepest, prompt)
+        reason = await self._branch_reason(job, deepest, prompt)
         parent = None if prompt.parent is None else nodes[prompt.parent]
         continued = deepest if parent is deepest.node else _continued(session, request, asked, parent)
         return Prompted(asked, prompt, continued, reason, _prompt_json(prompt, path))
@@ -164,14 +164,14 @@ class Prompting(Struct, frozen=True, kw_only=True):
         """Called on the tokenizer's thread, which may wait for a read."""
         return self.reader.run_blocking(lambda connection: load_ids(connection, session, number))
 
-    async def _branch_reason(
-        self, session: Session, request: TurnRequest, deepest: Continued, prompt: Prompt
-    ) -> BranchReason | None:
-        """Which difference keeps the request from extending a turn by messages; else, whether tokens do."""
-        start = deepest.length
-        others = session.tree.children(None if deepest.node is None else deepest.node.turn)
+    async def _branch_reason(self, job: PromptJob, deepest: Continued, prompt: Prompt) -> BranchReason | None:
+        """Which difference keeps the request from extending a turn of its lineage by messages; else, whether tokens
+        do. None where it follows no other answer: a conversation begins."""
+        session, request, start = job.session, job.request, deepest.length
+        siblings = session.tree.children(None if deepest.node is None else deepest.node.turn)
+        others = [node for node in siblings if node.lineage == job.lineage]
         found = None
-        if others and starts_branch(request.messages, start):
+        if others and follows_another(request.messages, start):
             rules = self.tokenizing.chat_format.rules
             following = Asked(deepest.messages, request.template, rules, start, deepest.call_ids)
             found = await self.reader.run(

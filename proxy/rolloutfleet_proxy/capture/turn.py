@@ -159,7 +159,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         else:
             parts = stream.finish(message)
         new = self._row(job, prompted, evidence, message, parts, submission)
-        first = not job.session.turns
+        first = not job.session.tree.has_turns_of(job.lineage)
         call.committing, call.prompt_ids = True, prompt.ids
         phases.begin(COMMIT)
         path = Path(prompt.ids, new.output_ids, prompted.prompt_json)

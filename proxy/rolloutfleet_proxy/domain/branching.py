@@ -1,6 +1,6 @@
-"""Why a turn starts a branch: where its messages part from those of the earlier turn that they follow longest. Pure.
+"""Why a turn is a fork: where its messages part from those of the earlier turn that they follow longest. Pure.
 
-Memory holds digests of whole histories alone, so the messages are read from the store, for turns that branch.
+Memory holds digests of whole histories alone, so the messages are read from the store, for forks alone.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Asked:
     """Of the tool calls before `start`."""
 
 
-def starts_branch(messages: Sequence[Mapping[str, Any]], start: int) -> bool:
+def follows_another(messages: Sequence[Mapping[str, Any]], start: int) -> bool:
     """Whether a request holds answers beyond those of the turn that it extends."""
-    return start == 0 or any(message.get("role") == "assistant" for message in messages[start:])
+    return any(message.get("role") == "assistant" for message in messages[start:])
 
 
 def compared(others: Sequence[Node]) -> list[Node]:

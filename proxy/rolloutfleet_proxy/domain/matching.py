@@ -43,7 +43,7 @@ class Matching(msgspec.Struct, frozen=True):
     call_ids: tuple[str | None, ...] = ()
     """Of the tool calls that they make, in order."""
     branch_reason: BranchReason | None = None
-    """Why it starts a branch; None where it extends its parent, or parts from no other turn."""
+    """Why it is a fork; None where it extends its parent, begins a conversation, or parts from no other turn."""
     lineage: Lineage = MAIN
 
     def encode(self) -> bytes:

@@ -78,6 +78,10 @@ class Tree:
         """The turns that continue `turn`, oldest first; those without parent for None."""
         return list(self._children.get(turn, ()))
 
+    def has_turns_of(self, lineage: Lineage) -> bool:
+        """Whether a turn of that lineage is here. Nearly always the first one is."""
+        return any(node.lineage == lineage for node in self._nodes.values())
+
     def call_ids(self, node: Node) -> list[str | None]:
         """The ids of all tool calls of a turn and of those that it continues, in order."""
         path = [node.call_ids]

@@ -65,7 +65,7 @@ class TurnEndedUnwaited(Event, frozen=True, kw_only=True, gc=False):
 
 
 class TurnBranched(Event, frozen=True, kw_only=True, gc=False):
-    """A turn was committed that starts a branch: `field` of `message` (-1: of none) differs from an earlier turn."""
+    """A turn was committed that is a fork: `field` of `message` (-1: of none) differs from an earlier turn."""
 
     request_id: str
     session_id: str

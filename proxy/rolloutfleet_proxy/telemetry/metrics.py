@@ -68,9 +68,13 @@ class Metrics:
             "rolloutfleet_image_placeholders", "Images that a text stood for in prompts of committed turns"
         )
         self.turns = counter(
-            "rolloutfleet_turns", "Committed turns: first, extending a parent, starting a branch", ["kind"]
+            "rolloutfleet_turns", "Committed turns: first of a lineage, extending a parent, starting a branch", ["kind"]
         )
-        self.branches = counter("rolloutfleet_branches", "Turns that start a branch, by what differs", ["reason"])
+        self.branches = counter(
+            "rolloutfleet_branches",
+            "Forks: turns that follow an answer and start a branch, by what differs",
+            ["reason"],
+        )
         self.follow_ups = counter("rolloutfleet_follow_ups", "Turns after an answer: extending, branch", ["kind"])
         self.turns_ended = counter("rolloutfleet_turns_ended", "Turns that were started, by outcome", ["outcome"])
         self.turns_unwaited = counter(

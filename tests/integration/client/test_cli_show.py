@@ -47,7 +47,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def session(up: Up) -> tuple[str, list[str]]:
-    """A session with a branch: its id and its turns. The first two are one conversation, the last another."""
+    """A session with a fork: its id and its turns. The first two are one conversation, the last forks from it."""
     with Fleet.from_file(up.state) as fleet:
         started = fleet.start_session("t\x1b[31m")
         first = [{"role": "user", "content": f"Grüße 🙂 {HOSTILE}"}]
@@ -56,7 +56,8 @@ def session(up: Up) -> tuple[str, list[str]]:
         made = {"role": "assistant", "content": "", "tool_calls": [call]}
         result = {"role": "tool", "tool_call_id": "c1", "content": "42 degrees"}
         _, two = say(started, [*said, {"role": "user", "content": "And?"}, made, result])
-        _, other = say(started, [{"role": "user", "content": "Another"}], tools=TOOLS)
+        changed = [{"role": "user", "content": "Another"}, said[1], {"role": "user", "content": "And?"}]
+        _, other = say(started, changed, tools=TOOLS)
         fleet.reward(started, 0.5)
     return started.session_id, [one, two, other]
 
@@ -102,7 +103,7 @@ def test_the_tree_and_the_newest_branch_are_shown(up: Up, session: tuple[str, li
     text = shown(up, name)
     tree = [line for line in text.splitlines() if line.startswith(("●", "○"))]
     assert [other in line for line in tree] == [False, False, True] and tree[2].startswith("●")
-    assert "reward 0.5" in tree[2] and "branch: content of message 0" in tree[2]
+    assert "reward 0.5" in tree[2] and "fork: content of message 0" in tree[2]
     assert (
         "tools look_up" in text and "Another" in text and "42 degrees" not in text and one in tree[0] and two in tree[1]
     )

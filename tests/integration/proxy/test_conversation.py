@@ -75,7 +75,7 @@ def test_each_branch_is_shown_for_itself(proxy: ProxyProcess) -> None:
     session = proxy.start_session()
     said, first = say(session, {"role": "user", "content": "One"})
     _, second = say(session, *said, {"role": "user", "content": "Two"})
-    _, other = say(session, {"role": "user", "content": "Another"})
+    _, other = say(session, {"role": "user", "content": "Another"}, *said[1:], {"role": "user", "content": "Two"})
     assert [turn["turn_id"] for turn in page(session)["turns"]] == [other]
     branch = page(session, branch=second)["turns"]
     assert [turn["turn_id"] for turn in branch] == [first, second]

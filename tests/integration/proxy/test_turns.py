@@ -169,6 +169,26 @@ def test_a_branch_says_why_wherever_it_is_told_of(fleet: Fleet, proxy: ProxyProc
     assert [turn["branch_reason"] for turn in trajectory["turns"]][3:] == reasons
 
 
+def test_the_first_turns_of_sub_agents_and_of_new_conversations_are_no_forks(proxy: ProxyProcess) -> None:
+    def counted() -> dict[str, int]:
+        stats = proxy.stats()
+        return {**stats["branches"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
+
+    session = proxy.start_session()
+    before = counted()
+    said = talk(session, turns=2, stream=False, tools=False)
+    client = session.client()
+    one, other = (client.with_options(default_headers={"x-claude-code-agent-id": name}) for name in ("one", "other"))
+    forked = [said[0], {**said[1], "content": "As it was told."}, *said[2:]]
+    asked = [{"role": "user", "content": "Sum it up."}]
+    for agent, messages in ((one, asked), (other, forked), (client, [{"role": "user", "content": "A summary."}])):
+        _ask(agent, messages, stream=False)
+    lately = session.turns()[2:]
+    assert [turn["branch_reason"] for turn in lately] == [None] * 3
+    more = {name: count - before.get(name, 0) for name, count in counted().items()}
+    assert {name: count for name, count in more.items() if count} == {"follow-ups extending": 1}
+
+
 def test_the_engine_writes_splits_that_no_tokenizer_would_choose_and_they_come_back_as_they_were(
     fleet: Fleet, proxy: ProxyProcess
 ) -> None:

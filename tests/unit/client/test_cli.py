@@ -14,7 +14,7 @@ from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
 from rolloutfleet.cli.failures import CommandFailed
 from rolloutfleet.cli.show import size, span
-from rolloutfleet.cli.status import branching
+from rolloutfleet.cli.status import forking
 from rolloutfleet.cli.up import FIRST_LINE, next_line
 from rolloutfleet.wire import Stats
 
@@ -178,10 +178,10 @@ def figures(*, extending: int, branch: int, **branches: int) -> Stats:
     return Stats.model_construct(follow_ups=turns, branches=branches)
 
 
-def test_the_status_warns_where_more_than_one_follow_up_in_twenty_branches() -> None:
-    assert branching([]) is None
-    assert branching([figures(extending=0, branch=0)]) is None
-    assert branching([figures(extending=19, branch=1, content=1), figures(extending=0, branch=0, tools=3)]) is None
-    warning = branching([figures(extending=30, branch=1, content=1), figures(extending=7, branch=1, content=1, role=3)])
+def test_the_status_warns_where_more_than_one_follow_up_in_twenty_forks() -> None:
+    assert forking([]) is None
+    assert forking([figures(extending=0, branch=0)]) is None
+    assert forking([figures(extending=19, branch=1, content=1), figures(extending=0, branch=0, tools=3)]) is None
+    warning = forking([figures(extending=30, branch=1, content=1), figures(extending=7, branch=1, content=1, role=3)])
     assert warning is not None
     assert "2 of 39 follow-up turns (5%)" in warning and "role 3, content 2" in warning

@@ -99,11 +99,13 @@ def test_memory_is_shown_against_the_budget(rss: float, colour: int) -> None:
     assert f"\x1b[{colour}m█" in screen and "of 1.0 GiB" in screen
 
 
-def test_branches_beyond_the_share_that_is_worth_a_warning_are_yellow() -> None:
-    few, many = (stats(follow_ups={"extending": 90, "branch": 10}, branches={"content": n}) for n in (2, 10))
+def test_forks_beyond_the_share_that_is_worth_a_warning_are_yellow() -> None:
+    few, many = (
+        stats(follow_ups={"extending": 100 - forks, "branch": forks}, branches={"content": 10}) for forks in (2, 10)
+    )
     screens = [drawn(figures(look(0), look(1, each))) for each in (few, many)]
     assert ["\x1b[33m10 of 100 follow-up turns (10.0%): content 10" in screen for screen in screens] == [False, True]
-    assert "2 of 100 follow-up turns (2.0%): content 2" in screens[0]
+    assert "2 of 100 follow-up turns (2.0%): content 10" in screens[0]
 
 
 def test_nothing_that_is_said_reaches_the_terminal_as_an_order_to_it() -> None:

@@ -31,7 +31,7 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
 ) -> None:
     """Watch a fleet: its proxies, their memory against the budget, sessions, calls, tokens a second, weights, leases,
-    branches and refusals.
+    forks and refusals.
 
     Keys: [bold]q[/bold] quits, [bold]s[/bold] sorts by the next column, [bold]r[/bold] reverses the order. Where the
     output is not a terminal, it is shown once.

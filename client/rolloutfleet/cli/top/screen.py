@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, Self
 
 from rich.console import Group, RenderableType
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolloutfleet.cli.show import NOTHING, size, table
-from rolloutfleet.cli.status import MOST_BRANCHES
+from rolloutfleet.cli.status import MOST_FORKS
 from rolloutfleet.viewing.figures import ORDERS, PAUSED, FleetFigures, ProxyFigures, ordered
 
 BAR: Final = 10
@@ -18,7 +19,7 @@ WIDE: Final = 120
 """Columns of a screen from which on there is room for bars."""
 MEDIUM: Final = 108
 """And from which on there is room for the whole table."""
-LEFT_OUT: Final = {"prompt/s", "version", "leases", "branches"}
+LEFT_OUT: Final = {"prompt/s", "version", "leases", "forks"}
 """Columns for which a narrow screen has no room; the sums are shown above."""
 NEARLY: Final = 0.8
 """Share of the budget from which on memory is yellow."""
@@ -68,7 +69,7 @@ def _summary(fleet: FleetFigures) -> Table:
     grid.add_row("Tokens a second", f"{_number(sampled)} sampled, {_number(prompt)} of prompts")
     grid.add_row("Weights", _weights(fleet))
     grid.add_row("Leases", f"{_number(fleet.total(lambda row: row.leases))} in force")
-    grid.add_row("Branches", _branches(fleet))
+    grid.add_row("Forks", _forks(fleet))
     grid.add_row("Refusals", Text(_counts(fleet.most(lambda row: row.refused))))
     return grid
 
@@ -82,14 +83,14 @@ def _weights(fleet: FleetFigures) -> Text:
     return said
 
 
-def _branches(fleet: FleetFigures) -> Text:
+def _forks(fleet: FleetFigures) -> Text:
     reasons = fleet.most(lambda row: row.branches)
-    branched, turns = sum(count for _, count in reasons), int(fleet.total(lambda row: row.follow_ups) or 0)
+    forks, turns = (int(fleet.total(attrgetter(name)) or 0) for name in ("forks", "follow_ups"))
     if not turns:
         return Text(NOTHING)
-    style = "yellow" if branched > MOST_BRANCHES * turns else ""
+    style = "yellow" if forks > MOST_FORKS * turns else ""
     why = f": {_counts(reasons)}" if reasons else ""
-    return Text(f"{branched} of {turns} follow-up turns ({branched / turns:.1%}){why}", style)
+    return Text(f"{forks} of {turns} follow-up turns ({forks / turns:.1%}){why}", style)
 
 
 def _counts(counts: Sequence[tuple[str, int]]) -> str:
@@ -109,7 +110,7 @@ def _proxies(rows: Sequence[ProxyFigures], *, width: int) -> Table:
         "memory": lambda row: _memory(row, bar=width >= WIDE, budget=width >= MEDIUM),
         "version": lambda row: _number(row.version),
         "leases": lambda row: _number(row.leases),
-        "branches": lambda row: _number(sum(row.branches.values())),
+        "forks": lambda row: _number(row.forks),
         "refused": lambda row: _number(sum(row.refused.values())),
     }
     columns = [name for name in cells if width >= MEDIUM or name not in LEFT_OUT]

@@ -31,7 +31,7 @@ function drawn(row) {
     make("span", {}, make("span", { class: `badge state-${row.state}` }, row.state), row.outcome && row.outcome !== "completed" && make("span", { class: "badge" }, row.outcome), row.source !== "fleet" && make("span", { class: "badge" }, row.source)),
     make("span", { class: "number" }, count(row.turns)),
     make("span", { class: "number" }, count(row.tokens)),
-    make("span", { class: "number" }, row.branches != null && row.branches > 1 ? make("span", { class: "branches" }, row.branches) : count(row.branches)),
+    make("span", { class: "number" }, count(row.branches)),
     make("span", { class: "number reward" }, decimal(row.reward)),
     make("span", { class: "number" }, versions(row.version_min, row.version_max)),
     make("span", { class: "number" }, row.created_at ? ago(Date.now() / 1000 - row.created_at) : "–"),

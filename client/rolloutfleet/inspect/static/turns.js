@@ -23,7 +23,7 @@ export function heading(key, turn) {
     {},
     make("a", { class: "turn-number", href: `#turn=${encodeURIComponent(turn.turn_id)}`, title: turn.turn_id }, `turn ${turn.number}`),
     turn.lineage.kind !== "main" && make("span", { class: "badge lineage" }, `${turn.lineage.kind} ${turn.lineage.id ?? ""}`),
-    turn.branch_reason && make("span", { class: "badge reason" }, `branch: ${reasonText(turn.branch_reason)}`),
+    turn.branch_reason && make("span", { class: "badge reason" }, `fork: ${reasonText(turn.branch_reason)}`),
     make("span", { class: "fact", title: "new prompt tokens + sampled tokens" }, `${count(turn.new_prompt_tokens)} + ${count(turn.completion_tokens)} tokens`),
     took != null && make("span", { class: "fact" }, duration(took)),
     make("span", { class: "fact" }, turn.finish_reason),

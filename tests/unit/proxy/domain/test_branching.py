@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.proxy.stores import SyncStore, new_turn
 
-from rolloutfleet_proxy.domain.branching import Asked, BranchReason, parting, starts_branch
+from rolloutfleet_proxy.domain.branching import Asked, BranchReason, follows_another, parting
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.messages import NO_ARGS, PLAIN_RULES, Rules, TemplateArgs, call_ids
 from rolloutfleet_proxy.store.turns import commit_turn, load_branch_reason, load_nodes
@@ -77,10 +77,11 @@ def test_only_what_stands_behind_the_parent_is_compared() -> None:
     assert parting(asked([*SAID, NEXT], start=3), SAID[3:], None) is None
 
 
-def test_a_branch_holds_answers_that_its_parent_does_not_cover() -> None:
-    assert not starts_branch([*SAID, NEXT], 6)
-    assert starts_branch([*SAID, NEXT], 3)
-    assert starts_branch([NEXT], 0)
+def test_a_fork_holds_answers_that_its_parent_does_not_cover() -> None:
+    assert not follows_another([*SAID, NEXT], 6)
+    assert follows_another([*SAID, NEXT], 3)
+    assert follows_another([*SAID, NEXT], 0)
+    assert not follows_another([NEXT], 0)
 
 
 def reason(store: SyncStore, session: int, request: Asked) -> BranchReason | None:
