@@ -2,15 +2,23 @@
 
 An answer's head and the first of its body leave in one write: uvicorn writes them apart, and each write is a system
 call and a packet of its own.
+
+A client of HTTP/1.0 knows no chunks: uvicorn would send them all the same. An answer of unknown length ends for it with
+the connection, and one that breaks off is reset, or it would look whole.
 """
 
 import asyncio
+import contextlib
 import http
+import socket
+import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, cast
 
 import httptools
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -20,7 +28,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system
 from rolloutfleet_proxy.http.departures import CLOSED
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
-from rolloutfleet_proxy.http.headers import FROM_PEER, MORE_BYTES, MORE_HEADERS, PASSED, framing
+from rolloutfleet_proxy.http.headers import FROM_PEER, LENGTH, MORE_BYTES, MORE_HEADERS, PASSED, framing
 from rolloutfleet_proxy.http.last_bytes import EMPTIED
 
 HEAD_BYTES: Final = 64 << 10
@@ -104,6 +112,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = cast(ASGI3Application, _WithoutChunks(cycle, app))
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
@@ -368,6 +378,39 @@ def _raw(answer: DomainError) -> bytes:
     status, headers, body = answer_to(answer)
     head = b"HTTP/1.1 %d %s\r\n" % (status, http.HTTPStatus(status).phrase.encode())
     return b"".join((head, *(b"%s: %s\r\n" % header for header in headers), b"\r\n", body))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutChunks:
+    """ASGI: an app whose answer to a client of HTTP/1.0 is told by its length, or by the connection's end."""
+
+    cycle: RequestResponseCycle
+    app: ASGI3Application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        to_its_end = False
+
+        async def unchunked(message: Message) -> None:
+            nonlocal to_its_end
+            if message["type"] == "http.response.start":
+                to_its_end = LENGTH not in framing(message["headers"])
+                self.cycle.chunked_encoding = False if to_its_end else None
+            elif to_its_end:
+                self.cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self.app(cast(Any, scope), cast(Any, receive), cast(Any, unchunked))
+        finally:
+            if to_its_end and not self.cycle.response_complete and not self.cycle.transport.is_closing():
+                _reset(self.cycle.transport)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Close a connection so that its reader gets an error, and what was written last may be lost."""
+    with contextlib.suppress(OSError):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class _Joining:

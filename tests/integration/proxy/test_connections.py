@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,19 @@ async def test_a_flood_of_headers_is_answered_and_leaves_nothing_behind(two: Fle
     assert samples(two.proxy)["rolloutfleet_refused_total", ("head_too_large",)] >= 1
     await eventually(lambda: not ours & connected_to(two.proxy))
     assert two.proxy.stats()["in_flight_bytes"] == 0
+
+
+def test_a_client_of_http_1_0_gets_streams_without_chunks_from_every_proxy(two: Fleet) -> None:
+    session = two.proxy.start_session()
+    path = f"/sessions/{session.session_id}/v1/chat/completions"
+    content = json.dumps({**CHAT, "stream": True}).encode()
+    head = f"POST {path} HTTP/1.0\r\nauthorization: Bearer {session.api_key}\r\ncontent-length: {len(content)}\r\n\r\n"
+    for proxy in two.proxies:
+        with connected(proxy.port, head.encode() + content) as connection, connection.makefile("rb") as answer:
+            said, _, stream = answer.read().partition(b"\r\n\r\n")
+        assert b" 200 " in said and b"transfer-encoding" not in said and b"connection: close" in said
+        assert stream.startswith(b"data: {") and stream.endswith(b"data: [DONE]\n\n")
+        assert all(line.startswith(b"data: ") for line in stream.split(b"\n\n")[:-1])
 
 
 def connected_to(proxy: ProxyProcess) -> set[int]:

@@ -148,3 +148,16 @@ def test_who_has_been_without_a_request_for_the_longest_gives_way_to_who_comes(r
         assert (await held.answer())[0] == 200, "one in flight is not closed"
 
     run(work, descriptors_run_short=lambda: short)
+
+
+def test_a_stream_that_breaks_off_is_reset_for_a_client_of_http_1_0(run: Run) -> None:
+    """Nothing else would tell it from one that is whole."""
+
+    async def work(server: Server) -> None:
+        client = await server.connect(b"GET /stream HTTP/1.0\r\n\r\n")
+        assert (await client.rest()).endswith(b"onetwo")
+        client = await server.connect(b"GET /cut HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+
+    run(work)

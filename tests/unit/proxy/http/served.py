@@ -21,6 +21,7 @@ class App:
 
     `/open` answers at once, and says that this was all when told to go on. `large` gets much. What begins with `/last`
     notes whether the last byte of its answer left; `/last-held` answers when told to go on, whoever has left meanwhile.
+    Where a path ends with `stream` or `cut`, the answer says no length; of `cut` there is no end.
     """
 
     def __init__(self, *, large: int) -> None:
@@ -42,6 +43,9 @@ class App:
             return
         # Read here and not before: what comes as a trailer has come by now.
         self.asked.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        if scope["path"].endswith(("stream", "cut")):
+            await self._stream(send, cut=scope["path"].endswith("cut"))
+            return
         body = bytes(self.large) if scope["path"].endswith("large") else b"ok"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body, "more_body": scope["path"] == "/open"})
@@ -50,6 +54,13 @@ class App:
             await send({"type": "http.response.body", "body": b""})
         if scope["path"].startswith("/last"):
             self.has_left.put_nowait(await emptied_of(scope)())
+
+    async def _stream(self, send: Any, *, cut: bool) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in (b"one", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        if not cut:
+            await send({"type": "http.response.body", "body": b""})
 
     async def _whole(self, receive: Any) -> bool:
         body = b""

@@ -44,6 +44,30 @@ def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[start : start + size] for start in range(0, len(data), size))
 
 
+# HTTP/1.0
+
+
+@pytest.mark.parametrize("wish", [b"", b"connection: keep-alive\r\n"])
+async def test_a_stream_ends_with_the_connection_for_a_client_of_http_1_0(server: Server, wish: bytes) -> None:
+    client = await server.connect(b"GET /stream HTTP/1.0\r\n" + wish + b"\r\n")
+    head, body = (await client.rest()).split(b"\r\n\r\n", 1)
+    assert body == b"onetwo"
+    assert b"connection: close" in head and b"transfer-encoding" not in head
+
+
+async def test_a_stream_comes_in_chunks_for_any_other_client(server: Server) -> None:
+    client = await server.connect(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")
+    await client.skip(b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+
+
+async def test_a_length_is_still_told_to_a_client_of_http_1_0(server: Server) -> None:
+    client = await server.connect(b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nab")
+    assert await client.answer() == (200, b"ok")
+    assert await client.rest() == b"" and server.app.bodies == [b"ab"]
+    client = await server.connect(b"HEAD /stream HTTP/1.0\r\n\r\n")
+    assert (await client.rest()).endswith(b"connection: close\r\n\r\n")
+
+
 # Bytes
 
 
