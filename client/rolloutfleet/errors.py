@@ -5,10 +5,11 @@ A code is part of the contract: a client may act on it, so it never changes its 
 
 from typing import Final
 
-# A request that is wrong in itself (400, 404, 413, 431).
+# A request that is wrong in itself (400, 404, 413, 415, 431).
 INVALID_REQUEST: Final = "invalid_request"
 INVALID_JSON: Final = "invalid_json"
 BODY_TOO_LARGE: Final = "body_too_large"
+UNSUPPORTED_ENCODING: Final = "unsupported_encoding"
 HEAD_TOO_LARGE: Final = "head_too_large"
 UNSUPPORTED_PARAMETER: Final = "unsupported_parameter"
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"

@@ -48,6 +48,7 @@ from rolloutfleet_proxy.domain.errors import (
     Stopping,
     UnreadableJson,
 )
+from rolloutfleet_proxy.http.encodings import EncodedBodies
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, send_answer
 from rolloutfleet_proxy.http.headers import LimitOf
 from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
@@ -119,7 +120,8 @@ class ProxyApp:
 
 
 def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call: CallFactory) -> ASGIApp:
-    """A request's way: told of, timed, passed on to its owner, or served by the endpoint of calls, or by `control`."""
+    """A request's way: told of, timed, passed on to its owner, or decoded and served by the endpoint of calls, or by
+    `control`."""
     services, body_limit = opened.services, _body_limit(settings)
     bodies = RequestBodies(
         control,
@@ -130,9 +132,15 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call:
         to_disk=_goes_to_disk,
         answer_to=answer_to,
     )
+    here = EncodedBodies(
+        _Split(opened, replace(opened.endpoint, new_call=new_call), bodies),
+        in_flight=opened.in_flight,
+        limit_of=body_limit,
+        to_disk=_goes_to_disk,
+    )
     ownership = services.ownership
     forwarding = Forwarding(
-        _Split(opened, replace(opened.endpoint, new_call=new_call), bodies),
+        here,
         ownership,
         body_limit=body_limit,
         metrics=services.metrics,

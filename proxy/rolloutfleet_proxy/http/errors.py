@@ -22,6 +22,10 @@ from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidRequest, NotFound, PauseFailed, PeerError
 from rolloutfleet_proxy.http.headers import Headers
 
+ENCODINGS: Final = "gzip, deflate, zstd"
+"""Encodings of bodies that are read."""
+_LONGEST_ENCODING = 64
+
 
 class MalformedRequest(InvalidRequest):
     """This is no HTTP, or not such as is served here."""
@@ -29,6 +33,22 @@ class MalformedRequest(InvalidRequest):
 
 class NotAcceptable(InvalidRequest, param="Accept"):
     """The Accept header allows no form that there is."""
+
+
+class BrokenEncoding(InvalidRequest, param="Content-Encoding"):
+    """A body that is not what its encoding makes."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"The body can't be decoded as the one piece of {encoding} that Content-Encoding says it is.")
+
+
+class UnsupportedEncoding(DomainError, code=codes.UNSUPPORTED_ENCODING, param="Content-Encoding"):
+    """A body in an encoding that is not read, or not where it is written as it comes."""
+
+    def __init__(self, encoding: str, *, as_it_comes: bool = False) -> None:
+        instead = "without an encoding" if as_it_comes else f"in one of {ENCODINGS}, or without an encoding"
+        super().__init__(f"A body in {encoding[:_LONGEST_ENCODING]!r} is not read here: send it {instead}.")
+        self.as_it_comes = as_it_comes
 
 
 class RouteNotFound(NotFound, code=codes.NOT_FOUND):
@@ -65,6 +85,7 @@ STATUSES: Final[Mapping[type[DomainError], int]] = {
     errors.RecoveryTooFar: 409,
     errors.NoLongerHere: 410,
     errors.BodyTooLarge: 413,
+    UnsupportedEncoding: 415,
     errors.IdempotencyKeyReused: 422,
     errors.NoRoom: 429,
     errors.EngineOverloaded: 429,
@@ -146,6 +167,8 @@ def headers_of(error: DomainError) -> Headers:
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.methods).encode()))
+    if isinstance(error, UnsupportedEncoding):
+        headers.append((b"accept-encoding", b"identity" if error.as_it_comes else ENCODINGS.encode()))
     if isinstance(error, _CLOSING):
         headers.append((b"connection", b"close"))
     return headers
