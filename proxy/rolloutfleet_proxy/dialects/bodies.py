@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -10,7 +12,8 @@ from msgspec import Meta as Rule
 from msgspec import Struct
 
 from rolloutfleet.spec_fields import LONGEST_MODEL_NAME
-from rolloutfleet_proxy.dialects.base import MAX_INT32
+from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading
+from rolloutfleet_proxy.dialects.half_characters import half_character, mended
 from rolloutfleet_proxy.dialects.mistakes import refused
 from rolloutfleet_proxy.domain.errors import InvalidParameter, UnreadableJson
 
@@ -25,6 +28,9 @@ _Penalty = Annotated[float, Rule(ge=-2, le=2)]
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _UNKNOWN: Final = "Object contains unknown field"
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""An escape of half a character, mostly next to that of its other half."""
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -101,8 +107,26 @@ class BodyReader(Generic[BodyT]):
         self._unused = unused
         self._instead = instead or {}
 
-    def read(self, body: bytes, ignored: list[str]) -> BodyT:
-        """Adds to `ignored` what is unknown or unused. Raises DomainError that names the field at fault."""
+    def read(self, body: bytes, reading: Reading, ignored: list[str]) -> BodyT:
+        """Adds to `ignored` what is unknown or unused, and texts with half a character, which is read as U+FFFD.
+
+        A byte order mark is passed over. Raises DomainError that names the field at fault.
+        """
+        body = body.removeprefix(BOM_UTF8)
+        try:
+            return self._read(body, ignored)
+        except (ValueError, RecursionError) as error:
+            body, halves = _mended(body, error)
+        if halves and reading.strict:
+            raise half_character(halves[0])
+        ignored += halves
+        try:
+            return self._read(body, ignored)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableJson(error) from None
+
+    def _read(self, body: bytes, ignored: list[str]) -> BodyT:
+        """Raises DomainError for what is no such body, ValueError and RecursionError for what can't be decoded."""
         try:
             try:
                 parsed: BodyT = self._decode(body)
@@ -114,10 +138,18 @@ class BodyReader(Generic[BodyT]):
                 ignored += [name for name, value in fields if name not in self._known and bytes(value) != b"null"]
         except msgspec.ValidationError as error:
             raise refused(error, instead=self._instead) from None
-        except (ValueError, RecursionError) as error:
-            raise UnreadableJson(error) from None
         ignored += [name for name in self._unused if getattr(parsed, name) is not None]
         return parsed
+
+
+def _mended(body: bytes, error: Exception) -> tuple[bytes, list[str]]:
+    """Raises UnreadableJson for the decoder's error, unless it may be about half a character, and DomainError."""
+    if not isinstance(error, UnicodeDecodeError) and _HALF.search(body) is None:
+        raise UnreadableJson(error)
+    try:
+        return mended(body)
+    except (ValueError, RecursionError):
+        raise UnreadableJson(error) from None
 
 
 def given(body: Struct, names: Iterable[str]) -> dict[str, Any]:

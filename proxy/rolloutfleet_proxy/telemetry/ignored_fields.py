@@ -14,6 +14,9 @@ LABELS: Final = frozenset(
         *("reasoning.effort", "reasoning_effort", "output_config.effort", "seed", "text.verbosity", "thinking"),
         *("tool_choice", "truncation", "verbosity", "web_search_options"),
         *("messages.content.annotations", "messages.content.cache_control", "messages.content.citations"),
+        # Text with half a character.
+        *("input", "input.content.text", "input.output", "messages.content", "messages.content.content"),
+        *("messages.content.content.text", "messages.content.text", "messages.reasoning_content", "system"),
         *("messages.content.redacted_thinking", "messages.content.signature", "messages.content.thinking"),
         *("input.content.annotations", "input.encrypted_content", "input.summary"),
         *("tools.description", "tools.format.type", "tools.mcp", "tools.web_search"),

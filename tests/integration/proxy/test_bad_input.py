@@ -31,7 +31,7 @@ USER = {"role": "user", "content": "hello"}
 CHAT: dict[str, Any] = {"messages": [USER], "max_tokens": 20}
 CODES = {value for name, value in vars(errors).items() if name.isupper()}
 SURROGATE = "\ud800"
-"""Half a character: JSON can write it, UTF-8 can't."""
+"""Half a character: JSON can write it, UTF-8 can't. In what is said it is mended (test_ignored_fields)."""
 
 Json = Any
 
@@ -161,7 +161,7 @@ def test_every_field_of_a_message_and_of_a_tool(target: Target) -> None:
     "text",
     [
         *(b"", b" ", b"{", b"null", b"[]", b"1", b'"hello"', b"true", b"{}", b"\xff\xfe", b'{"messages": "\xff"}'),
-        *(b'{"messages": [{"role": "user", "content": "\xc3"}]}', b"[" * 90_000, b'{"messages":' + b"[" * 90_000),
+        *(b'{"messages": [{"role": "user", "content": "\xc3"}]', b"[" * 90_000, b'{"messages":' + b"[" * 90_000),
         json.dumps(CHAT).encode("utf-16"),
         json.dumps(CHAT).encode() + b"x",
         json.dumps(CHAT).encode()[:-1],
@@ -180,9 +180,7 @@ def test_what_is_no_chat_request_at_all(target: Target, text: bytes) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"messages": [{"role": "user", "content": SURROGATE}]},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": SURROGATE}]}]},
-        {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": SURROGATE}]},
+        {"messages": [{**USER, "name": SURROGATE}]},
         {"messages": [{"role": "user", "content": "a", "odd": SURROGATE}]},
         {"messages": [{"role": "user", "content": "a", SURROGATE: 1}]},
         {"messages": [{"role": SURROGATE, "content": "a"}]},
@@ -196,7 +194,7 @@ def test_what_is_no_chat_request_at_all(target: Target, text: bytes) -> None:
     ],
     ids=str,
 )
-def test_half_characters_are_refused_wherever_they_stand(target: Target, fields: dict[str, Any]) -> None:
+def test_half_characters_are_refused_but_in_what_is_said(target: Target, fields: dict[str, Any]) -> None:
     refused(target.chat(CHAT | fields), status=400)
     refused(target.chat({**CHAT, "stream": True} | fields), status=400)
 

@@ -1,5 +1,6 @@
 """What changes nothing that is promised is taken, and said: agents come as they are."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,6 +112,30 @@ def test_strictly_read_exactly_what_would_be_named_is_refused(proxy: ProxyProces
     parts = [{"type": "text", "text": "a", "annotations": [1]}]
     reply = refusing.raw_chat({**CHAT, "messages": [{"role": "user", "content": parts}]})
     assert reply.json()["error"]["param"] == "messages[0].content[0].annotations"
+
+
+def test_half_a_character_is_mended_alike_in_each_request_and_named(proxy: ProxyProcess, strict: ProxyProcess) -> None:
+    session = proxy.start_session()
+    cut: dict[str, Any] = {"messages": [{"role": "user", "content": "a\ud83d"}], "max_tokens": 5}
+    first, again = session.raw_chat(cut), session.raw_chat(cut, **{"x-stainless-retry-count": "1"})
+    assert named(first) == named(again) == ["messages.content"]
+    assert first.json() == again.json()
+    said = [*cut["messages"], first.json()["choices"][0]["message"], {"role": "user", "content": "and?"}]
+    assert named(session.raw_chat({**cut, "messages": said})) == ["messages.content"]
+    one, two = session.turns()
+    assert two["parent_id"] == one["turn_id"]
+    assert ("rolloutfleet_fields_ignored_total", ("messages.content",)) in samples(proxy)
+    error = strict.start_session().raw_chat(cut).json()["error"]
+    assert (error["code"], error["param"]) == (INVALID_REQUEST, "messages[0].content")
+
+
+def test_byte_order_mark_before_a_body_is_passed_over(proxy: ProxyProcess) -> None:
+    mark, session = b"\xef\xbb\xbf", proxy.start_session()
+    assert session.raw_chat(mark + json.dumps(CHAT).encode()).status_code == 200
+    with proxy.admin() as admin:
+        assert admin.post("/sessions", content=mark + b'{"task_id": "a"}').status_code == 201
+        path = f"/sessions/{session.session_id}/reward"
+        assert admin.post(path, content=mark + b'{"reward": 1.0}').status_code == 200
 
 
 @pytest.mark.parametrize(

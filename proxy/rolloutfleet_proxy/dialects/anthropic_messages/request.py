@@ -94,7 +94,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     Raises DomainError that names the field at fault.
     """
     notes = Notes(Images(replaced=reading.replaces_images))
-    parsed = _bodies.read(body, notes.ignored)
+    parsed = _bodies.read(body, reading, notes.ignored)
     if parsed.cache_control is not None:
         notes.stripped[CACHE_CONTROL] = None
     _check_whole(parsed)

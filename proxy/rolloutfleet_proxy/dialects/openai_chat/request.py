@@ -122,7 +122,7 @@ _bodies = BodyReader(
 def parse_chat(body: bytes, reading: Reading) -> ChatRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
-    parsed = _bodies.read(body, ignored)
+    parsed = _bodies.read(body, reading, ignored)
     images = Images(replaced=reading.replaces_images)
     for index, message in enumerate(parsed.messages):
         # The plain message is by far the most common one.

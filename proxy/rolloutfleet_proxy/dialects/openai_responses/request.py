@@ -135,7 +135,7 @@ _bodies = BodyReader(_ResponsesBody, unused=("context_management", "moderation")
 def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
     """Read a request's body once. Raises DomainError that names the parameter at fault."""
     ignored: list[str] = []
-    parsed = _read(body, ignored)
+    parsed = _read(body, reading, ignored)
     images = Images(replaced=reading.replaces_images)
     messages = read_input(parsed.input, ignored, images)
     if not messages:
@@ -176,8 +176,8 @@ def turn_of(response_id: str) -> str:
     return response_id.removeprefix(PREFIX) if response_id.startswith(PREFIX) else ""
 
 
-def _read(body: bytes, ignored: list[str]) -> _ResponsesBody:
-    parsed = _bodies.read(body, ignored)
+def _read(body: bytes, reading: Reading, ignored: list[str]) -> _ResponsesBody:
+    parsed = _bodies.read(body, reading, ignored)
     for name, instead in _REFUSED.items():
         if getattr(parsed, name) not in (None, False):
             raise UnsupportedParameter(name, instead)

@@ -413,7 +413,7 @@ def test_a_request_that_only_counts_needs_no_limit_and_may_end_with_any_message(
     assert parse_messages(counted, Reading(), to_count=True).messages == [{"role": "assistant", "content": "Once"}]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"messages": [{"a": "\xff"}]}', b'{"a":' * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"messages": [{"a": "\xff"}]} {}', b'{"a":' * 100_000])
 def test_what_is_no_object_of_json_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_messages(data, Reading())

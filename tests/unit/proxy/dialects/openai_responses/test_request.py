@@ -320,7 +320,7 @@ def test_a_mistake_is_named(fields: dict[str, Json], param: str) -> None:
 
 
 def test_no_object_is_refused() -> None:
-    for body in (b"[]", b"", b"{", b'{"input": "\xff"}'):
+    for body in (b"[]", b"", b"{", b'{"input": "\xff"'):
         with pytest.raises(DomainError) as caught:
             RESPONSES.read(body, Reading())
         assert caught.value.code in (INVALID_JSON, INVALID_REQUEST)
