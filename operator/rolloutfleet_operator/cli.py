@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from rolloutfleet.extras import NotInstalled, need
 from rolloutfleet.installed import own_version
 from rolloutfleet_operator import crd
 from rolloutfleet_operator.cluster import settings
@@ -56,6 +57,11 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _run(given: settings.OperatorSettings) -> int:
+    try:
+        need("operator")
+    except NotInstalled as error:
+        print(f"rolloutfleet-operator: {error}", file=sys.stderr)
+        return 2
     # Kubernetes' client takes a second to import: `crd` and `--help` need none of it.
     from rolloutfleet_operator.cluster import logs
     from rolloutfleet_operator.cluster.run import CantRun, run

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from rolloutfleet.extras import NotInstalled, need
 from rolloutfleet.fleet import BadArgument, FleetError, NotEverywhere, Refused
 
 T = TypeVar("T")
@@ -25,6 +26,14 @@ def wrong(message: str) -> CommandFailed:
 def failed(message: str) -> CommandFailed:
     """What was asked for went wrong."""
     return CommandFailed(message, exit_code=1)
+
+
+def need_extra(extra: str) -> None:
+    """Raises CommandFailed, with the command that installs it, where a module of this extra is missing."""
+    try:
+        need(extra)
+    except NotInstalled as error:
+        raise failed(str(error)) from None
 
 
 def fail(error: CommandFailed | FleetError) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rolloutfleet.cli.failures import failed, warn, warn_of, wrong
+from rolloutfleet.cli.failures import failed, need_extra, warn, warn_of, wrong
 from rolloutfleet.cli.options import FleetOptions, quiet, takes_fleet_options
 from rolloutfleet.cli.show import counted, size
 from rolloutfleet.fleet import AsyncFleet
@@ -94,7 +94,7 @@ def inspect(
         raise wrong("--tokenizer goes with --dumps: a fleet knows its tokens' text")
     if bundle is None and (sessions or task is not None):
         raise wrong("--session and --task go with --bundle")
-    _need_the_extra()
+    need_extra("inspect")
     fleet = options.async_fleet() if dumps is None else None
     with quiet():
         if bundle is not None:
@@ -105,15 +105,6 @@ def inspect(
         else:
             with contextlib.closing(_listening(port)) as listening:
                 asyncio.run(_serve(fleet, dumps, tokenizer, listening, opens=opens))
-
-
-def _need_the_extra() -> None:
-    try:
-        import jinja2  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise failed("the page takes some packages more: pip install 'rolloutfleet[inspect]'") from None
 
 
 @contextlib.asynccontextmanager

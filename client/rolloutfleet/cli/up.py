@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rolloutfleet.cli.failures import CommandFailed, failed, wrong
+from rolloutfleet.cli.failures import CommandFailed, failed, need_extra, wrong
 from rolloutfleet.cli.options import read_duration
 from rolloutfleet.cli.show import console, table
 from rolloutfleet.ending import ending_signals
@@ -90,6 +90,7 @@ def up(
     os.umask(0o077)
     # Nothing runs yet, so that Ctrl-C may end this process at once, until `_stop_signals` asks it to stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    need_extra("local")
     # The proxies' and the executor's packages are heavy, and no other command needs them.
     from rolloutfleet_operator.local import LocalFleet
 

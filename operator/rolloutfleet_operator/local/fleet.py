@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import random
 import sys
@@ -127,7 +126,6 @@ class LocalFleet:
 
     async def _prepare(self) -> None:
         spec = self._fleet.spec
-        _check_installed()
         if spec.engine is None:
             given_engines(spec)
         model_path = find_model(spec, beside=self._beside)
@@ -387,9 +385,3 @@ async def _answers(client: httpx.AsyncClient, path: str) -> bool:
         return (await client.get(path)).is_success
     except httpx.HTTPError:
         return False
-
-
-def _check_installed() -> None:
-    for module in ("smg", "aiohttp"):
-        if importlib.util.find_spec(module) is None:
-            raise LocalFleetError(f"{module} is not installed; in a clone of the project: pip install '.[local]'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from rolloutfleet.installed import how_to_add
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.telemetry import logger
 
@@ -30,7 +31,7 @@ def begin(settings: ProxySettings, environment: Mapping[str, str]) -> Spans | No
 
             return Spans.begin(settings)
         except ImportError as error:
-            mistake = f"{error}; the proxy's environment lacks the extra: pip install 'rolloutfleet[otel]'"
+            mistake = f"{error}; {how_to_add('otel')}"
         except (ValueError, RuntimeError, OSError) as error:
             mistake = f"the SDK refuses its environment variables: {error}"
     logger.warning("calls are not traced: %s", mistake)
