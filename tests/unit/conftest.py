@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohappyeyeballs
 import anyio.to_thread
+import numpy.testing  # numpy before 2.1 starts a process as it loads this  # noqa: F401
 import pytest
 from tests.unit.guard import GUARD
 from tests.unit.loop import UnitLoop, awaited, start_connection

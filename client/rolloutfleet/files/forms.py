@@ -69,7 +69,7 @@ class FileForm(StrEnum):
 
 
 class MissingLibrary(Exception):
-    """A form needs a library that is not installed; the message says how to get it."""
+    """A form needs a library that is not installed or can't be used; the message says what to do."""
 
 
 class PartWriter(ABC):
@@ -276,6 +276,9 @@ def load_pyarrow() -> Any:
     try:
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingLibrary(PYARROW_MISSING) from error
+    except ImportError as error:
+        # As of a pyarrow that takes a newer numpy.
+        raise MissingLibrary(f"writing parquet takes pyarrow, and what is installed can't be used: {error}") from error
     return pyarrow

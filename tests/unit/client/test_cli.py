@@ -57,7 +57,7 @@ def book(folder: Path, **changes: Any) -> Path:
     ("words", "problem"),
     [
         (["statu"], "No such command 'statu'"),
-        (["status", "--jsn"], "No such option: --jsn"),
+        (["status", "--jsn"], "No such option"),
         (["turns"], "Missing argument 'SESSION' (see rolloutfleet turns --help)"),
         (["session", "close"], "Missing argument 'SESSION...' (see rolloutfleet session close --help)"),
         (["export", "--max", "x"], "Invalid value for '--max'"),

@@ -35,6 +35,15 @@ def test_what_can_not_be_is_said_before_the_fleet_is_asked(tmp_path: Path) -> No
     assert "no proxy answers" in export(tmp_path, "--to", "parquet", "-o", str(tmp_path / "out")).stderr
 
 
+def test_a_pyarrow_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow requires NumPy 2.0')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    done = export(tmp_path, "--to", "parquet", "-o", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "can't be used: pyarrow requires NumPy 2.0" in done.stderr and "pip install" not in done.stderr
+
+
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = export(tmp_path, "--to", "parquet", "-o", str(tmp_path / "out"))

@@ -1,0 +1,46 @@
+"""The client works with the lowest versions that pyproject.toml allows; the rest stays as locked where that can be."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.paths import ROOT
+from tests.waiting import START
+
+UV = Path(sys.executable).with_name("uv")
+PLAIN = ("--quiet", "--no-header", "--no-annotate")
+
+
+def uv(*words: str | Path) -> None:
+    done = subprocess.run([UV, *words], cwd=ROOT, capture_output=True, text=True, timeout=START, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_the_unit_tests_of_the_client_pass_on_the_lowest_versions(tmp_path: Path) -> None:
+    lowest, chosen, environment = tmp_path / "lowest.txt", tmp_path / "chosen.txt", tmp_path / "environment"
+    resolution = ("--resolution", "lowest-direct", "--no-deps", "--extra", "parquet")
+    uv("pip", "compile", *PLAIN, *resolution, "-o", lowest, "pyproject.toml")
+    # What stands in the output file is kept where it can be.
+    chosen.write_text((ROOT / "requirements.lock").read_text())
+    wanted = ("--extra", "all", "--group", "dev", "--constraint", lowest)
+    uv("pip", "compile", *PLAIN, *wanted, "-o", chosen, "pyproject.toml")
+    uv("venv", "--quiet", "--no-project", "--python", sys.executable, environment)
+    python = environment / "bin" / "python"
+    uv("pip", "sync", "--quiet", "--python", python, chosen)
+    uv("pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ".")
+
+    # Fewer examples of hypothesis than in CI: `make test` has looked at them all.
+    inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
+    # typer calls what later versions of click deprecate.
+    options = ("-q", "-n", "2", "--dist", "loadfile", "-W", "ignore::DeprecationWarning:typer")
+    tests = subprocess.run(
+        [python, "-m", "pytest", *options, "tests/unit/client"],
+        cwd=ROOT,
+        env=inherited,
+        capture_output=True,
+        text=True,
+        timeout=4 * START,
+        check=False,
+    )
+    assert not tests.returncode, tests.stdout[-5000:]
