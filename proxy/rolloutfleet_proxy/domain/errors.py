@@ -147,7 +147,8 @@ class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param=
     """
 
     def __init__(self, message: str, *, prompt_tokens: int | None = None, context_length: int | None = None) -> None:
-        super().__init__(message)
+        # By the code or by these words, LangChain and others know it where they see the message alone.
+        super().__init__(f"The request exceeds the context window ({self.code}): {message}")
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
 

@@ -63,7 +63,10 @@ def test_a_prompt_that_fills_the_context_is_told_in_the_words_that_clients_look_
         "prompt is too long: 8192 tokens > 8191 maximum"
     )
     of_an_engine = ContextExceeded("longer than the context length of 8 tokens")
-    assert said(of_an_engine) == "prompt is too long: longer than the context length of 8 tokens"
+    assert said(of_an_engine) == (
+        "prompt is too long: The request exceeds the context window (context_length_exceeded): "
+        "longer than the context length of 8 tokens"
+    )
 
 
 def test_where_a_reclaimed_sessions_dumps_are_is_told() -> None:

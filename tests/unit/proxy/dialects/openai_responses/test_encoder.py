@@ -352,6 +352,12 @@ def test_a_context_that_is_full_is_named_as_codex_reads_it() -> None:
     assert failed["response"]["error"]["code"] == "context_length_exceeded"
 
 
+def test_a_context_that_is_full_is_named_in_the_message_as_langchain_reads_it() -> None:
+    """It looks for the code in a 400, and for these words in the message of a stream that fails."""
+    message = ContextExceeded("Too long.").message
+    assert "context_length_exceeded" in message and "exceeds the context window" in message
+
+
 def test_a_stream_that_was_begun_elsewhere_ends_with_an_error() -> None:
     [event] = events(error_event(SessionDeleted("Gone.")))
     assert (event["type"], event["code"], event["message"]) == ("error", "session_deleted", "Gone.")
