@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypedDict, Unpack
 
 from pydantic import JsonValue
 
@@ -105,6 +105,13 @@ class FleetBase(ABC):
         """
         where = Whereabouts.on_kubernetes(name, namespace=namespace, admin_key=admin_key, admin_key_file=admin_key_file)
         return cls(where, **options)
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} can't be pickled, as it belongs to its process: hand on its `whereabouts`, and make one there, "
+            f"{name}(whereabouts)"
+        )
 
     @property
     def counts(self) -> Counts:

@@ -2,7 +2,7 @@
 
     FleetError
       BadArgument         an argument is wrong; its name is in the message. Also a ValueError
-      FleetClosed         the fleet object was closed, or belongs to another process
+      FleetClosed         the fleet object was closed, or belongs to another process or event loop
       Unreachable         no proxy that could answer did, within `patience`
       NotHeardYet         what only the fleet can say, before it was asked anything
       TookTooLong         a wait with a `timeout` is over. Also a TimeoutError

@@ -126,6 +126,8 @@ class Proxies:
         """When an address last did not answer a call, by `clock`."""
         self._probes: dict[int, asyncio.Task[str | None]] = {}
         """By ordinal: probes under way of whether a proxy answers."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of the first call: connections and locks are bound to it."""
         self._client = httpx.AsyncClient(
             **client_options(where.admin_key, where.urls, timeout=ANSWER_TIMEOUT), limits=_CONNECTIONS
         )
@@ -136,9 +138,16 @@ class Proxies:
         await self._client.aclose()
 
     def check_open(self) -> None:
-        """Every call begins with this. Raises FleetClosed after `close`."""
+        """Every call begins with this. Raises FleetClosed after `close`, and in a second event loop."""
         if self._client.is_closed:
             raise FleetClosed("this fleet object has been closed")
+        running = asyncio.get_running_loop()
+        self._loop = self._loop or running
+        if running is not self._loop:
+            raise FleetClosed(
+                "this fleet object belongs to another event loop: make one in each, of its whereabouts "
+                "(AsyncFleet(fleet.whereabouts)), or use Fleet, which any thread may call"
+            )
 
     @property
     def urls(self) -> list[str]:

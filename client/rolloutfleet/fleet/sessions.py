@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NoReturn, TypedDict
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
@@ -44,6 +44,12 @@ class Handle:
     base_url: str
     group_id: str
     task_id: str | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} can't be pickled, as its fleet belongs to its process: hand on its session_id, "
+            "api_key and base_url; a fleet made there, of `fleet.whereabouts`, takes the session_id"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id})"
