@@ -19,6 +19,7 @@ from rolloutfleet.cli import (
     top,
     up,
 )
+from rolloutfleet.cli.encoding import allow_any_terminal
 from rolloutfleet.cli.failures import CommandFailed, fail
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
@@ -70,6 +71,7 @@ def rolloutfleet(context: typer.Context, version: Version = False) -> None:
 def main() -> None:
     """Run a command. Exit status 0: done; 1: it failed; 2: it was asked for wrongly; 130: Ctrl-C ended it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    allow_any_terminal()
     try:
         status_code = app(standalone_mode=False, prog_name="rolloutfleet")
     except (CommandFailed, FleetError) as error:

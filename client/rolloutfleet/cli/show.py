@@ -8,6 +8,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from rolloutfleet.cli.encoding import has_unicode
 from rolloutfleet.wire import BranchReason
 
 NOTHING = "-"
@@ -23,7 +24,7 @@ def console() -> Console:
 
 
 def print_json(value: Any, *, ensure_ascii: bool = False) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=ensure_ascii, indent=1)
+    json.dump(value, sys.stdout, ensure_ascii=ensure_ascii or not has_unicode(sys.stdout), indent=1)
     sys.stdout.write("\n")
 
 

@@ -195,6 +195,17 @@ def test_the_status_counts_everything(up: Up) -> None:
     assert "yes" in shown.stdout
 
 
+def test_a_terminal_without_unicode_is_shown_the_same_in_ascii(up: Up) -> None:
+    session, _ = talked(up, turns=2)
+    asking = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    named = ("--state-dir", str(up.state))
+    commands = [("status",), ("sessions",), ("turns", session), ("show", session), ("show", session, "--tokens")]
+    for words in [*commands, ("top", "--once"), ("session", "--help")]:
+        done = ran(*CLI, *words, *(() if "--help" in words else named), env=asking)
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.stdout and done.stdout.isascii(), words
+
+
 def test_top_in_a_pipe_shows_one_interval(up: Up) -> None:
     with Fleet.from_file(up.state) as fleet:  # one of them stood still in a test before
         until(lambda: all(each.state == "ready" for each in fleet.proxies()))
