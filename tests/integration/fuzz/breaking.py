@@ -385,7 +385,14 @@ def utf8(ask: Ask, random: Random) -> Made:
         return None
     at = random.randrange(len(ask.body) + 1)
     odd = random.choice([b"\xff", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\x80"])
-    return _with_body(ask, "utf8", random, ask.body[:at] + odd + ask.body[at:])
+    body = ask.body[:at] + odd + ask.body[at:]
+    try:
+        sent = json.loads(body.decode(errors="replace"))
+    except ValueError:
+        return _with_body(ask, "utf8", random, body)
+    # In the text of a conversation it is mended.
+    expect = Expect.EITHER if {"messages", "input"} & sent.keys() else Expect.REFUSED
+    return _with_body(ask, "utf8", random, body, expect=expect, sent=sent)
 
 
 def deep(ask: Ask, random: Random) -> Made:
@@ -417,7 +424,8 @@ def compressed(ask: Ask, random: Random) -> Made:
     deflated = random.random() < 0.5
     draft.body = zlib.compress(plain) if deflated else gzip.compress(plain)
     draft.headers.append((b"content-encoding", b"deflate" if deflated else b"gzip"))
-    return _case(ask, "compressed", random, draft, expect=Expect.REFUSED)
+    expect = Expect.EITHER if plain == ask.body and not ask.takes_tensors else Expect.REFUSED
+    return _case(ask, "compressed", random, draft, expect=expect)
 
 
 def lies(ask: Ask, random: Random) -> Made:
