@@ -101,7 +101,7 @@ EXAMPLES: Final = {
             {FOLLOW_UPS["extending"]: "0+0.2x60", FOLLOW_UPS["branch"]: "0+0.1x60"},
         ),
         labels=FLEET,
-        summary="math: many turns start a branch",
+        summary="math: many turns are forks",
         description="10% of the turns that follow an answer don't extend it: their history is trained again.",
     ),
     "CallsRefused": Example(

@@ -23,13 +23,13 @@ from tests.system.monitoring.prometheus import Prometheus
 from tests.waiting import until
 
 from rolloutfleet import monitoring
-from rolloutfleet.fleet import Fleet
+from rolloutfleet.fleet import Fleet, Session
 
 QUICKSTART: Final = (ROOT / "examples" / "quickstart" / "fleet.yaml").read_text()
 SOON_STALE: Final = {"stale_after": 0.2, "cleanup_interval": 0.2}
 """So that the clean-up has something to do."""
 AGENTS: Final = (1, 2, 8)
-"""Of the quickstart's: one that streams, one that drops its reasoning, and one that starts a branch."""
+"""Of the quickstart's: one that streams, one that drops its reasoning, and one that changes its history."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,13 @@ def use(up: Up, server: Prometheus) -> None:
             for number, session in zip(AGENTS, sessions, strict=True)
         ]
         asyncio.run(all_of(agents))
+        forked = fleet.start_session("forked")
+        fork(forked)
         # What is counted under a label for the first time shows no increase yet.
         server.comes(f'rolloutfleet_follow_ups_total{{instance="{urlsplit(agents[0].base_url).netloc}"}}')
+        server.comes(f'rolloutfleet_branches_total{{instance="{urlsplit(forked.base_url).netloc}"}}')
         asyncio.run(agents[0].run())
+        fork(forked)
         for session in sessions:
             session.reward(1.0)
         refused = fleet.start_session("refused")
@@ -99,6 +103,18 @@ def use(up: Up, server: Prometheus) -> None:
     for file in (up.state / "settings").glob("proxy-*.json"):
         told = json.loads(file.read_text())
         file.write_text(json.dumps({**told, "sessions": {**told["sessions"], **SOON_STALE}}))
+
+
+def fork(session: Session) -> None:
+    """Have a turn's answer sent back as another one."""
+    asked = [{"role": "user", "content": "hello"}]
+    changed = [*asked, {"role": "assistant", "content": "changed"}, {"role": "user", "content": "and now?"}]
+    for messages in (asked, changed):
+        httpx.post(
+            f"{session.base_url}/chat/completions",
+            headers={"authorization": f"Bearer {session.api_key}"},
+            json={"messages": messages, "max_tokens": 5},
+        ).raise_for_status()
 
 
 async def all_of(agents: list[Agent]) -> None:
