@@ -45,7 +45,7 @@ def _in_words(missing: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLook:
-    """How to see which of a gateway's engines are missing."""
+    """A look at which of a gateway's engines are missing."""
 
     gateway: str
     gateway_key: str

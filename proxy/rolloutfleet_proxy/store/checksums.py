@@ -92,15 +92,15 @@ TEXT: Final = (
 CHANGING: Final = ("session", "number", "trajectory", "state", "delivered", "reward")
 """What of a turn each of its three checksums is of."""
 
-SOUND: Final = " AND ".join(
-    f"coalesce((SELECT {name} = {call(columns, 'turns.')} FROM turn_checksums WHERE turn = turns.id), 1)"
-    for name, columns in (("tokens", TOKENS), ("text", TEXT), ("changing", CHANGING))
-)
-"""SQL of whether a turn is as it was committed."""
-SOUND_TOKENS: Final = (
-    f"coalesce((SELECT tokens = {call(TOKENS, 'turns.')} FROM turn_checksums WHERE turn = turns.id), 1)"
-)
-"""SQL of whether its tokens are."""
+
+def _sound(name: str, columns: tuple[str, ...]) -> str:
+    return f"coalesce((SELECT {name} = {call(columns, 'turns.')} FROM turn_checksums WHERE turn = turns.id), 1)"
+
+
+SOUND_TOKENS: Final = _sound("tokens", TOKENS)
+"""SQL of whether a turn's tokens are as they were committed."""
+SOUND: Final = " AND ".join((SOUND_TOKENS, _sound("text", TEXT), _sound("changing", CHANGING)))
+"""SQL of whether all of it is."""
 
 NOT_YET: Final = "without_checksums"
 """The fact that says which turns an earlier version left without theirs."""

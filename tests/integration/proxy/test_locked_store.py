@@ -34,7 +34,7 @@ def is_busy(reply: httpx.Response) -> bool:
     return reply.headers["retry-after"] == "5"
 
 
-def test_what_was_generated_under_a_lock_is_there_for_the_retry(proxy: ProxyProcess, shared: Fleet) -> None:
+def test_a_turn_generated_under_a_lock_is_there_for_the_retry(proxy: ProxyProcess, shared: Fleet) -> None:
     whole, streamed = proxy.start_session(), proxy.start_session()
     with locked(proxy), ThreadPoolExecutor() as pool:
         replies = pool.submit(whole.raw_chat, CHAT), pool.submit(streamed.raw_chat, CHAT | {"stream": True})

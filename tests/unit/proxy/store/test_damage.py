@@ -111,7 +111,7 @@ def test_a_turn_that_changed_is_given_to_nobody(store: SyncStore) -> None:
     assert load_turn(store.connection, session, 2)
 
 
-def test_what_extends_a_turn_that_changed_is_as_good_as_damaged(store: SyncStore) -> None:
+def test_a_turn_that_extends_a_changed_one_is_as_good_as_damaged(store: SyncStore) -> None:
     session, _ = ended(store)
     change(store, session, "prompt_ids", number=2)
     assert store.read(partial(damaged_turns, session=session, numbers=[1, 2, 3])) == [2, 3]
