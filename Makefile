@@ -10,8 +10,6 @@ IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
 export PYTHON
-# As `toolchain/cache.py` has it. All clones share what mypy knows, by the hashes of the files.
-export MYPY_CACHE_DIR := $(or $(ROLLOUTFLEET_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolloutfleet)/mypy
 # Tests start thousands of processes, and half of a start would be compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -73,7 +71,7 @@ test-repeat: $(READY) ## a part again and again on a busy machine: ARGS="unit 20
 
 .PHONY: lint
 lint: style ## style, types and which package may import which
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m toolchain.type_check
 
 .PHONY: style
 style: $(READY)

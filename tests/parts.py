@@ -36,7 +36,7 @@ class Part:
 PARTS: Final = {
     part.name: part
     for part in (
-        Part("unit", workers=CORES, beside=("mypy", "--no-error-summary")),
+        Part("unit", workers=CORES, beside=("toolchain.type_check",)),
         # Its tests wait for processes that they have started.
         Part("integration", workers=4 + CORES),
         Part("engine", workers=2),
