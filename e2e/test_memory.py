@@ -107,7 +107,7 @@ def test_a_budget_below_what_a_proxy_starts_with_is_said_to_be_too_small_and_ser
     fleet = Fleet(namespace, images, spec=spec).make()
     (pod,) = fleet.proxies()
     with fleet.traffic() as traffic:
-        fleet.until("restarts are given up", lambda: fleet.reasons() == {"BudgetTooSmall"})
+        fleet.until("restarts are given up", lambda: fleet.problems().get(pod) == "BudgetTooSmall")
         condition = fleet.condition("MemoryWithinBudget")
         assert (condition["status"], condition["reason"]) == ("False", "BudgetTooSmall")
         boots = [boot["reason"] for boot in fleet.boots(pod)]

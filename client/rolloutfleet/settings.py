@@ -31,6 +31,12 @@ NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 """What of those is not: it is a matter of the pod."""
 
 
+BODY_LIMIT: Final = 64 * MIB
+"""The largest body of a request, unless `body_limit` says another."""
+SMALLEST_BUDGET: Final = 8 * BODY_LIMIT
+"""`ProxySettings.smallest_budget` where only the budget is set, as on a cluster."""
+
+
 class SettingsModel(BaseModel):
     """What all parts of the settings share: unknown fields are errors."""
 
@@ -151,7 +157,7 @@ class ProxySettings(BaseModel):
     """The size of all caches of a process together; by default an eighth of `memory.rss_budget`, and at most 64Mi."""
     api_docs: bool = False
     """`GET /docs` shows the API in a browser, without a key; its scripts come from a public CDN."""
-    body_limit: PositiveQuantity = 64 * MIB
+    body_limit: PositiveQuantity = BODY_LIMIT
     """The largest request body."""
     shard_limit: PositiveQuantity = 1024 * MIB
     """The largest body of a shard, which is written straight to disk."""
@@ -191,6 +197,11 @@ class ProxySettings(BaseModel):
     def most_in_flight(self) -> int:
         """`in_flight_bytes`, or what follows from the budget, in bytes."""
         return self.in_flight_bytes or max(self.memory.rss_budget // 4, 2 * self.body_limit)
+
+    @property
+    def smallest_budget(self) -> int:
+        """The smallest `memory.rss_budget` whose quarter has room for two bodies, or for `in_flight_bytes`; bytes."""
+        return 4 * (self.in_flight_bytes or 2 * self.body_limit)
 
     @property
     def most_cached(self) -> int:

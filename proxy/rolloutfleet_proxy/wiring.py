@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from rolloutfleet.settings import ProxySettings
+from rolloutfleet.settings import MIB, ProxySettings
 from rolloutfleet_proxy.background import StatsLines, Work, every, keep_copying, running, sweeping
 from rolloutfleet_proxy.capture.answering import Answering
 from rolloutfleet_proxy.capture.counting import AT_ONCE, Counting
@@ -219,6 +219,12 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
 def _following(parts: _Parts, source: SettingsSource | None) -> dict[str, Work]:
     """What makes the settings follow their source, and keys their files."""
     settings = parts.settings.current
+    if settings.memory.rss_budget < settings.smallest_budget:
+        logger.warning(
+            "memory.rss_budget of %d MiB has no room for two large requests; %d MiB is the smallest that has",
+            settings.memory.rss_budget // MIB,
+            settings.smallest_budget // MIB,
+        )
 
     def use(changed: ProxySettings) -> None:
         parts.admission.limits = changed.sessions.limits

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from rolloutfleet.settings import MIB, SMALLEST_BUDGET
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.spec_for_proxies import MemorySpec
 from rolloutfleet.status import FleetStatus
@@ -153,18 +154,28 @@ def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], te
 
 
 def problems_of(
-    members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
+    members: Iterable[ObservedPod],
+    verdicts: Mapping[str, Verdict],
+    busy: Container[str],
+    earlier: FleetStatus,
+    budget: int,
 ) -> Iterator[Problem]:
     """Who is over the budget, or can't be kept within it; `busy` are those that are on their way down or up.
 
     Too few samples say no other than the status before: a restart that has begun has not helped yet.
     """
+    if budget < SMALLEST_BUDGET:
+        message = (
+            f"memory.rssBudget, {budget // MIB}Mi, has no room for two large requests beside all else. "
+            f"{SMALLEST_BUDGET // MIB}Mi is the smallest that has"
+        )
+        yield Problem(ProblemReason.BUDGET_TOO_SMALL, message)
     known = {each.pod for each in earlier.problems if each.reason == ProblemReason.OVER_BUDGET}
     for pod in members:
         verdict = verdicts[pod.name]
         if verdict.standing is Standing.TOO_SMALL:
             boot = _given_up(pod).get(_AFTER_BOOT) or verdict.after_boot
-            had = f"; it had {boot // 2**20} MiB right after its boot" if isinstance(boot, int) else ""
+            had = f"; it had {boot // MIB} MiB right after its boot" if isinstance(boot, int) else ""
             message = f"two restarts in a row did not keep it within memory.rssBudget{had}. Raise the budget"
             yield Problem(ProblemReason.BUDGET_TOO_SMALL, message, pod.name)
         elif verdict.standing is not Standing.WITHIN and (verdict.standing in _HOW or pod.name in known):

@@ -73,6 +73,22 @@ def test_a_decision_says_whether_it_disturbs_a_proxy() -> None:
 # Memory
 
 
+def test_a_budget_too_small_for_two_bodies_is_named_with_the_smallest_and_the_fleet_serves() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    for pod in world.pods.values():
+        pod.rss = 2**28
+    world.edit(budget=2**29 - 1)
+    go_on(world, operator, passes=20)
+    (problem,) = world.status.problems
+    assert (problem.reason, problem.pod) == ("BudgetTooSmall", None)
+    assert problem.message.startswith("memory.rssBudget, 511Mi,") and "512Mi is the smallest" in problem.message
+    assert condition(world) == ("True", "Serving")
+    world.edit(budget=2**29)
+    go_on(world, operator, passes=20)
+    assert problems(world) == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_proxy_over_its_budget_is_drained_and_restarted_as_asked(way: str) -> None:
     world = World(fleet(memory={"restart": way}))
