@@ -127,11 +127,19 @@ def in_the_system(transport: asyncio.Transport) -> int:
 def has_ended(transport: asyncio.Transport) -> bool:
     """Return whether the other end has closed the connection, though the event loop may have yet to read of it.
     False where the system doesn't say."""
-    if sys.platform != "linux":
-        return False
+    return sys.platform == "linux" and _is_told(transport, select.POLLRDHUP)
+
+
+def was_reset(transport: asyncio.Transport) -> bool:
+    """Return whether the other end takes nothing any more, as it says when something is written to it."""
+    return _is_told(transport, 0)
+
+
+def _is_told(transport: asyncio.Transport, event: int) -> bool:
+    """Of that event, or, unasked, of a reset."""
     looking = select.poll()
     try:
-        looking.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        return bool(looking.poll(0))  # of a reset it says so unasked
+        looking.register(transport.get_extra_info("socket").fileno(), event)
+        return bool(looking.poll(0))
     except (OSError, ValueError):
         return False  # it is being closed

@@ -5,6 +5,10 @@ call and a packet of its own.
 
 A client of HTTP/1.0 knows no chunks: uvicorn would send them all the same. An answer of unknown length ends for it with
 the connection, and one that breaks off is reset, or it would look whole.
+
+A client that closes its sending side behind its request is answered. One that has left looks the same, until something
+is written to it: then its system resets the connection. So it is sent an interim response, of which any client of
+HTTP/1.1 takes any number (RFC 9110, section 15.2). One of HTTP/1.0 knows none, and has left.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ import contextlib
 import http
 import socket
 import struct
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from rolloutfleet_proxy.domain.errors import DomainError
-from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system
+from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system, was_reset
 from rolloutfleet_proxy.http.departures import CLOSED
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
 from rolloutfleet_proxy.http.headers import FROM_PEER, LENGTH, MORE_BYTES, MORE_HEADERS, PASSED, framing
@@ -48,8 +53,11 @@ MAX_PIPELINED: Final = 64
 LINGER_TIMEOUT: Final = 2.0
 """What still comes behind a refusal is read for so long: a closed socket would reset the connection, and the client
 might never see the answer."""
+RESET_INTERVAL: Final = 0.05
+"""How often a client that has closed its sending side is looked at, whether it has left."""
 
 _HEAD = b"HTTP/1.1 "
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Reading(Enum):
@@ -94,6 +102,8 @@ class HttpProtocol(HttpToolsProtocol):
         """The parser is told these headers; the app has them."""
         self._lost = False
         """The client has left, as far as the app is told."""
+        self._half_closed = False
+        """The client has closed its sending side, and is answered."""
         self._emptying: asyncio.Future[bool] | None = None
         """Somebody waits until all that was written has left."""
 
@@ -109,6 +119,39 @@ class HttpProtocol(HttpToolsProtocol):
         self._others.ends(self)
         self._lose()  # uvicorn tells the newest request alone, which may wait behind the one that is being answered.
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection of a client that may wait for its answer."""
+        if self._half_closed:
+            return True  # Reading has begun again, as the app asked for it.
+        answering = self._answering
+        if answering is None or answering.response_complete or not self._awaits(answering):
+            return False
+        self._half_closed = True
+        if not answering.response_started:
+            self.transport.write(_INTERIM)
+        self.loop.call_soon(self._look_whether_reset)
+        return True
+
+    def _awaits(self, answering: RequestResponseCycle) -> bool:
+        """Whether a client that will send no more can wait for this answer, and can be told from one that left."""
+        whole = self._reading is _Reading.NOTHING and not self._unparsed
+        return whole and answering.scope["http_version"] != "1.0" and sys.platform == "linux"
+
+    def _look_whether_reset(self) -> None:
+        """Until the client has left, or has taken its answer."""
+        if self.transport.is_closing():
+            return
+        if was_reset(self.transport):
+            self.transport.abort()
+            self._lose()
+            return
+        if not self.transport.get_write_buffer_size() and not in_the_system(self.transport):
+            self._emptied(whole=True)
+            if self._answering is None or self._answering.response_complete:
+                self.transport.close()
+                return
+        self.loop.call_later(RESET_INTERVAL, self._look_whether_reset)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
@@ -202,7 +245,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Wait until all that was written is out of the process; False where the connection was lost before."""
         if not self._lost and self.transport.get_write_buffer_size():
             await asyncio.sleep(0)  # It is written at the end of the loop's round, and mostly all taken at once.
-        if self._lost or not self.transport.get_write_buffer_size():
+        if self._lost or not (self._half_closed or self.transport.get_write_buffer_size()):
             return not self._lost
         if self._emptying is None:
             self._emptying = self.loop.create_future()
@@ -211,7 +254,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._emptying is not None and not self.transport.get_write_buffer_size():
+        if self._emptying is not None and not self._half_closed and not self.transport.get_write_buffer_size():
             self.transport.set_write_buffer_limits()
             self._emptied(whole=True)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,24 @@ def test_a_client_of_http_1_0_gets_streams_without_chunks_from_every_proxy(two: 
         assert b" 200 " in said and b"transfer-encoding" not in said and b"connection: close" in said
         assert stream.startswith(b"data: {") and stream.endswith(b"data: [DONE]\n\n")
         assert all(line.startswith(b"data: ") for line in stream.split(b"\n\n")[:-1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_will_send_no_more_gets_its_answer_from_every_proxy(two: Fleet, stream: bool) -> None:
+    session = two.proxy.start_session()
+    path = f"/sessions/{session.session_id}/v1/chat/completions"
+    content = json.dumps({**CHAT, "stream": stream}).encode()
+    lines = (f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {session.api_key}")
+    head = "\r\n".join((*lines, f"content-length: {len(content)}", "", ""))
+    for proxy in two.proxies:
+        with connected(proxy.port, head.encode() + content) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            with contextlib.closing(http.client.HTTPResponse(connection, method="POST")) as response:
+                response.begin()
+                said = response.read()
+            assert response.status == 200
+            assert said.endswith(b"data: [DONE]\n\n") if stream else json.loads(said)["choices"]
+            assert connection.recv(1) == b"", "the proxy closes it too"
 
 
 def connected_to(proxy: ProxyProcess) -> set[int]:

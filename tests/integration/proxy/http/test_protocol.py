@@ -125,6 +125,40 @@ def test_what_a_client_leaves_behind_has_not_left(run: Run) -> None:
     run(work)
 
 
+@pytest.mark.parametrize("path", [b"/last-held", b"/last-large-held"])
+def test_a_client_that_will_send_no_more_is_answered_and_one_that_left_is_not(run: Run, path: bytes) -> None:
+    async def work(server: Server) -> None:
+        for stays in (True, False):
+            server.app.begun.clear()
+            server.app.go_on.clear()
+            client = await server.connect(b"GET %s HTTP/1.1\r\n\r\n" % path)
+            await server.app.begun.wait()
+            client.says_no_more()
+            await client.skip(b"100 Continue\r\n\r\n")
+            if not stays:
+                await client.close()
+            server.app.go_on.set()
+            if stays:
+                await client.skip(b"\r\n\r\n")
+                assert len(await client.rest()) == (2 if path == b"/last-held" else LARGE)
+            async with asyncio.timeout(PATIENCE):
+                assert await server.app.has_left.get() is stays
+
+    run(work)
+
+
+def test_a_client_that_closes_its_connection_is_seen_to_leave(run: Run) -> None:
+    async def work(server: Server) -> None:
+        client = await server.connect(GET.replace(b"/", b"/held", 1))
+        await server.app.begun.wait()
+        await client.close()
+        await comes_true(lambda: not server.state.connections)
+        server.app.go_on.set()
+        await comes_true(lambda: server.app.left == 1)
+
+    run(work)
+
+
 def test_who_has_been_without_a_request_for_the_longest_gives_way_to_who_comes(run: Run) -> None:
     short = False
 

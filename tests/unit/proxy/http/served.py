@@ -46,7 +46,7 @@ class App:
         if scope["path"].endswith(("stream", "cut")):
             await self._stream(send, cut=scope["path"].endswith("cut"))
             return
-        body = bytes(self.large) if scope["path"].endswith("large") else b"ok"
+        body = bytes(self.large) if "large" in scope["path"] else b"ok"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body, "more_body": scope["path"] == "/open"})
         if scope["path"] == "/open":
@@ -125,6 +125,9 @@ class Client:
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             return int(head.split()[1]), await self._reader.readexactly(length)
+
+    def says_no_more(self) -> None:
+        self._writer.write_eof()
 
     async def error(self) -> tuple[int, str]:
         status, body = await self.answer()
