@@ -21,7 +21,7 @@ from tests.paths import ROOT
 from tests.printing import say
 from tests.waiting import PATIENCE
 
-CASES = 1_000
+CASES = 500
 SEED = 20261122
 TIMEOUT = 240.0
 
@@ -34,7 +34,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def fuzz(fleet: Fleet, cases: int, *, model: Model | None = None) -> Fuzz:
     made = Fuzz(fleet, seed=SEED, model=model)
-    asyncio.run(made.run(cases, batch=500, until=time.monotonic() + TIMEOUT))
+    asyncio.run(made.run(cases, batch=250, until=time.monotonic() + TIMEOUT))
     return made
 
 
