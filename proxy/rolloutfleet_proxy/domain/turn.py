@@ -100,13 +100,9 @@ class Delivery(IntEnum):
         return cls(noted) if noted > 1 else cls.ARRIVED if noted else cls.LOST
 
 
-class Generated(msgspec.Struct, frozen=True):
-    """What a generation made of a session's messages."""
+class Answer(msgspec.Struct, frozen=True):
+    """What a turn said, and how it ended."""
 
-    session: int
-    name: str
-    parent: int | None
-    messages: list[dict[str, Any]]
     output: dict[str, Any]
     """The answer as a message, in the form in which requests have them (`domain.messages`):
 
@@ -116,19 +112,9 @@ class Generated(msgspec.Struct, frozen=True):
     `content` is None beside tool calls without text, and may be empty without them. `reasoning_content` and
     `tool_calls` are there only where there are some. `arguments` are the JSON text of an object.
     """
-    prompt_ids: "array[int]"
-    """What follows the parent's prompt and output."""
-    prompt_tokens: int
-    output_ids: "array[int]"
-    logprobs: "array[float]"
-    versions: list[tuple[int, int]]
-    """(weight version, how many tokens), in order."""
     finish_reason: str
     """One of `rolloutfleet.wire.FinishReason`: `length` where the budget was used up, whatever the answer holds; else
     `tool_calls` where it has some; else `stop`, at an end token or a stop string."""
-    mixed_cache: bool
-    created_at: float
-    """Seconds since the epoch at which its call began."""
     extras: Extras
 
     def said(self) -> list[tuple[str, str]]:
@@ -141,6 +127,25 @@ class Generated(msgspec.Struct, frozen=True):
             if text:
                 found.append((field, text))
         return found
+
+
+class Generated(Answer, frozen=True):
+    """What a generation made of a session's messages."""
+
+    session: int
+    name: str
+    parent: int | None
+    messages: list[dict[str, Any]]
+    prompt_ids: "array[int]"
+    """What follows the parent's prompt and output."""
+    prompt_tokens: int
+    output_ids: "array[int]"
+    logprobs: "array[float]"
+    versions: list[tuple[int, int]]
+    """(weight version, how many tokens), in order."""
+    mixed_cache: bool
+    created_at: float
+    """Seconds since the epoch at which its call began."""
 
 
 class NewTurn(Generated, frozen=True):
