@@ -183,11 +183,13 @@ class Prompting(Struct, frozen=True, kw_only=True):
 
 
 def _named_first(session: Session, request: TurnRequest, nodes: list[Node]) -> list[Node]:
-    """Of several turns that a request continues, the one that it names comes before all others."""
-    if request.follows is None:
+    """Of several turns that a request continues, the one that it follows comes before all others; of equal ones, those
+    whose items it refers to come before others."""
+    if request.is_whole:
         return nodes
-    named = session.turn_named(request.follows)
-    return sorted(nodes, key=lambda node: node.turn != named)
+    followed = None if request.follows is None else session.turn_named(request.follows)
+    referred = session.turns_named(frozenset(request.refers))
+    return sorted(nodes, key=lambda node: (node.turn != followed, -node.length, node.turn not in referred))
 
 
 def _continued(session: Session, request: TurnRequest, asked: Conversation, node: Node | None) -> Continued:

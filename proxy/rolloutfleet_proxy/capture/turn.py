@@ -139,7 +139,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     async def _made(self, job: TurnJob) -> Turn:
         call, phases = job.call, job.call.phases
         phases.begin(QUEUE)
-        job = await following.whole(job, self.reader)
+        job = await following.whole(job, self.reader, most=self.settings.current.body_limit)
         prompted = await self.prompting.prompt(_prompt_job(job))
         prompt = prompted.prompt
         phases.begin(PAUSE)
@@ -270,7 +270,7 @@ def _prompt_job(job: TurnJob) -> PromptJob:
         request=job.request,
         lineage=job.lineage,
         nbytes=0 if held is None else held.nbytes,
-        conversation=job.conversation if job.request.follows is None else None,
+        conversation=job.conversation if job.request.is_whole else None,
         begun=partial(job.call.phases.begin, TOKENISE_IN),
     )
 

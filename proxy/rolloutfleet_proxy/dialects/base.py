@@ -17,6 +17,7 @@ from msgspec import Struct
 from rolloutfleet_proxy.domain.errors import KEY_FORMS, DomainError, InvalidParameter, UnknownParameter
 from rolloutfleet_proxy.domain.events import Committed, Delta, Event, Failed, Started
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+from rolloutfleet_proxy.domain.turn import Answer
 from rolloutfleet_proxy.http import errors
 from rolloutfleet_proxy.http.headers import Headers, presented_key
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
@@ -109,6 +110,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     images: bytes = b""
     follows: str | None = None
     """The name of the turn that the messages go on from; None where they are the whole conversation."""
+    refers: tuple[str, ...] = ()
+    """The names of the turns whose answers `filled` takes parts of the messages from."""
     max_tokens_is_trainers: bool = False
     """`max_tokens` is what the session's trainer says: an upper bound, whatever the API's clients mean."""
     own_messages: int = 0
@@ -124,6 +127,16 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
             raise InvalidParameter(self.called("stops"), "A stop string has a character at least.")
         if self.top_logprobs < 0:
             raise InvalidParameter(self.called("top_logprobs"), "A number of log-probabilities is 0 at least.")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the messages are the conversation, and nothing of it is in earlier turns alone."""
+        return self.follows is None and not self.refers
+
+    def filled(self, answers: Mapping[str, Answer]) -> list[Message]:
+        """The messages with all that they only name, out of the answers of turns by their names; only where `refers`
+        names some. Raises InvalidParameter for what is in none of them."""
+        raise NotImplementedError
 
     def kept(self, output: Message) -> dict[str, Any] | None:
         """What the dialect needs beside the turn that it became, to show it again; JSON that is small."""

@@ -4,7 +4,7 @@ The rows are the truth. The registry keeps those lately used in memory, with the
 with a call in flight stays, whatever the bound, because the call holds it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, fields
 from hmac import compare_digest
 from sys import getsizeof
@@ -115,6 +115,10 @@ class Session(SessionRecord):
 
     def turn_named(self, name: str) -> int | None:
         return next((number for number in reversed(self.briefs) if self.briefs[number].name == name), None)
+
+    def turns_named(self, names: Container[str]) -> dict[int, str]:
+        """The names of those of these turns that the session has, by number."""
+        return {number: brief.name for number, brief in self.briefs.items() if brief.name in names}
 
     def newest_turn_with(self, digest: bytes) -> int | None:
         """Of those that retries of this digest are found by."""

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, TURNS
 from rolloutfleet_proxy.domain.matching import Digests, Matching, OwnMessages, made_anew
 from rolloutfleet_proxy.domain.messages import Message, Rules, TemplateArgs
 from rolloutfleet_proxy.domain.tree import Node
-from rolloutfleet_proxy.domain.turn import Brief, Delivery, Extras, Generated, NewTurn, Turn
+from rolloutfleet_proxy.domain.turn import Answer, Brief, Delivery, Extras, Generated, NewTurn, Turn
 from rolloutfleet_proxy.store.checksums import SOUND, SOUND_TOKENS
 from rolloutfleet_proxy.store.summaries import Known, add_turn
 from rolloutfleet_proxy.store.transaction import Row, Source, Transaction, insert_statement, named_row, named_rows
@@ -174,6 +174,10 @@ def _digests(request: bytes, history: bytes, matching: bytes) -> Digests:
     return Digests(request, history, Matching.decode(matching))
 
 
+_ANSWER: Final = (
+    f"SELECT {SOUND}, output, finish_reason, {extras_without('top_logprobs')} FROM turns"
+    " WHERE session = ? AND number = ? AND state = ?"
+)
 _SELECT: Final = (
     f"SELECT {SOUND} AS sound, session, number, name, parent, trajectory, prompt_tokens, finish_reason, reward,"
     " created_at, messages, output, prompt_ids, output_ids, logprobs, versions, mixed_cache, extras, matching"
@@ -221,6 +225,31 @@ def load_followed(connection: sqlite3.Connection, session: int, number: int) -> 
     messages = [message for own, output in reversed(path) for message in [*_decode(own), _decode(output)]]
     nbytes = sum(len(own) + len(output) for own, output in path)
     return Followed(messages, extras.own_messages, nbytes, extras.placeholders)
+
+
+def load_answers(
+    connection: sqlite3.Connection, session: int, numbers: Iterable[int], *, most: int
+) -> tuple[dict[int, Answer], int]:
+    """What these turns said, by number, but for those that are gone, discarded or hidden; and the bytes of its JSON.
+    What follows where these are more than `most` is not read.
+
+    Raises TurnDamaged.
+    """
+    found, nbytes = {}, 0
+    for number in numbers:
+        row = connection.execute(_ANSWER, (session, number, LIVE)).fetchone()
+        if row is None:
+            continue
+        sound, output, finish_reason, encoded = row
+        if not sound:
+            raise TurnDamaged(number)
+        extras = Extras.decode(encoded)
+        if not extras.hidden:
+            found[number] = Answer(_decode(output), finish_reason, extras)
+            nbytes += len(output)
+        if nbytes > most:
+            break
+    return found, nbytes
 
 
 def load_beginning(connection: sqlite3.Connection, session: int, number: int) -> OwnMessages:

@@ -142,6 +142,82 @@ def test_a_call_goes_on_from_the_response_that_it_names(session: AgentSession) -
     assert grandchild.previous_response_id == child.id
 
 
+def references(*responses: Response) -> list[Any]:
+    return [{"type": "item_reference", "id": item.id} for response in responses for item in response.output]
+
+
+def prompt_ids(response: Response) -> Any:
+    return response.output[-1].to_dict()["prompt_token_ids"]
+
+
+def test_items_that_are_named_are_the_same_prompt_as_those_that_are_sent(session: AgentSession) -> None:
+    base: dict[str, Any] = {**HELLO, "instructions": "Be brief.", "tools": TOOLS}
+    named: list[Any] = [{"role": "user", "content": "Find it."}]
+    sent = list(named)
+    with session.client(max_retries=0) as client:
+        made = [client.responses.create(**base | {"input": named})]
+        for number in range(3):
+            more = [*outputs(made[-1]), {"role": "user", "content": f"And {number}?"}]
+            named += [*references(made[-1]), *more]
+            sent += [*(item.to_dict() for item in made[-1].output), *more]
+            asked = {**base, "extra_body": {"return_token_ids": True}}
+            made.append(client.responses.create(**asked | {"input": named}))
+            again = client.responses.create(**asked | {"input": sent})
+            assert prompt_ids(again) == prompt_ids(made[-1])
+    turns = {f"resp_{turn['turn_id']}": (turn["parent_id"], turn["branch_reason"]) for turn in session.turns()}
+    names = [response.id.removeprefix("resp_") for response in made]
+    assert [turns[response.id] for response in made] == [(None, None), *((name, None) for name in names[:-1])]
+
+
+def test_a_call_goes_on_from_the_turn_whose_items_it_names_and_no_equal_one(session: AgentSession) -> None:
+    with session.client() as client:
+        equal = [client.responses.create(**HELLO) for _ in range(3)]
+        user = {"role": "user", "content": "Hello?"}
+        more = {"role": "user", "content": "More."}
+        children = [client.responses.create(**HELLO | {"input": [user, *references(each), more]}) for each in equal]
+        # Of two turns the deeper one is gone on from, whichever is named.
+        items = [user, *references(equal[0]), more, *(item.to_dict() for item in children[0].output), more]
+        client.responses.create(**HELLO | {"input": items})
+    assert len({each.output_text for each in equal}) == 1
+    *by_name, last = [f"resp_{parent}" for parent, _ in parents(session)[3:]]
+    assert by_name == [each.id for each in equal]
+    assert last in [each.id for each in children]
+    assert {reason and reason["field"] for _, reason in parents(session)} == {None}
+
+
+def test_a_call_goes_on_from_a_response_and_names_items_of_others(session: AgentSession) -> None:
+    with session.client() as client:
+        first = client.responses.create(**HELLO)
+        other = client.responses.create(**HELLO | {"input": "What else?"})
+        more = {"role": "user", "content": "More."}
+        asked = {**HELLO, "previous_response_id": first.id, "extra_body": {"return_token_ids": True}}
+        named = client.responses.create(**asked | {"input": [more, *references(other), more]})
+        sent = client.responses.create(**asked | {"input": [more, *(item.to_dict() for item in other.output), more]})
+    assert prompt_ids(named) == prompt_ids(sent)
+    assert parents(session)[2] == parents(session)[3]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_item_that_this_session_does_not_have_is_refused_and_changes_nothing(
+    proxy: ProxyProcess, session: AgentSession, stream: bool
+) -> None:
+    with proxy.start_session().client() as client:
+        elsewhere = client.responses.create(**HELLO)
+    with session.client() as client:
+        deleted, kept = (client.responses.create(**HELLO) for _ in range(2))
+        client.responses.delete(deleted.id)
+        beyond = {"type": "item_reference", "id": f"{kept.output[0].id}_7"}
+        unknown = {"type": "item_reference", "id": "msg_none"}
+        for reference in (*references(elsewhere), *references(deleted), beyond, unknown):
+            items: Any = ["Hello?", *references(kept), reference]
+            items[0] = {"role": "user", "content": items[0]}
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.responses.create(**HELLO | {"input": items}, stream=stream)
+            assert (refused.value.code, refused.value.param) == ("invalid_request", f"input[{len(items) - 1}].id")
+            assert "send the item itself" in str(refused.value)
+    assert len(session.turns()) == 2
+
+
 def test_instructions_and_tools_are_not_inherited(session: AgentSession) -> None:
     base: dict[str, Any] = {**HELLO, "instructions": "Be brief.", "tools": [FIND]}
     with session.client() as client:
@@ -185,11 +261,30 @@ async def test_what_is_named_is_there_after_a_restart(fleet: Fleet, tmp_path: Pa
             shown = await client.responses.retrieve(kept.id)
             assert [item.to_dict() for item in shown.output] == [item.to_dict() for item in kept.output]
             child = await client.responses.create(**HELLO | {"input": "More."}, previous_response_id=kept.id)
+            user: Any = [{"role": "user", "content": text} for text in ("Hello?", "More.")]
+            await client.responses.create(**HELLO | {"input": [user[0], *references(kept), user[1]]})
             with pytest.raises(openai.NotFoundError):
                 await client.responses.retrieve(hidden.id)
         turns = (await admin.get(f"/sessions/{started['session_id']}/turns")).json()["turns"]
-        assert [turn["turn_id"] for turn in turns][0::2] == [each.id.removeprefix("resp_") for each in (kept, child)]
-        assert turns[2]["parent_id"] == turns[0]["turn_id"]
+        assert [turns[index]["turn_id"] for index in (0, 2)] == [
+            each.id.removeprefix("resp_") for each in (kept, child)
+        ]
+        assert turns[2]["parent_id"] == turns[3]["parent_id"] == turns[0]["turn_id"]
+
+
+async def test_what_is_named_is_bounded_as_a_body_is(fleet: Fleet, tmp_path: Path) -> None:
+    limit = 4_000
+    async with proxy_in_process(fleet, tmp_path, body_limit=limit) as (_, admin):
+        started = (await admin.post("/sessions", json={})).raise_for_status().json()
+        url = str(admin.base_url.join("/v1"))
+        async with openai.AsyncOpenAI(base_url=url, api_key=started["api_key"], max_retries=0) as client:
+            made: list[Response] = []
+            while sum(len(each.output_text) for each in made) <= limit:
+                made.append(await client.responses.create(**HELLO | {"input": f"Say {len(made)}."}))
+            await client.responses.create(**HELLO | {"input": references(*made[:2])})
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.responses.create(**HELLO | {"input": references(*made)})
+            assert (refused.value.param, str(limit) in str(refused.value)) == ("input", True)
 
 
 def test_a_conversation_goes_on_in_chat_and_back(session: AgentSession) -> None:

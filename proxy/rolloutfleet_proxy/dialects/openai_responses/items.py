@@ -9,6 +9,7 @@ its text.
   that are taken are those of `ITEMS`.
 - Reasoning is the text that answers have it in, `content`. What others give instead, a summary or `encrypted_content`,
   can't be rendered; it is named as ignored.
+- An item that is named alone is read as the one that it names, of which its id says what it is (`references`).
 - Ids, statuses and phases say nothing to a model.
 """
 
@@ -19,20 +20,22 @@ from typing import Any, Final
 from rolloutfleet_proxy.dialects.depth import check_depth, check_json
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
-from rolloutfleet_proxy.dialects.openai_responses.item_ids import made_by
+from rolloutfleet_proxy.dialects.openai_responses.item_ids import MESSAGE, REASONING, made_by
+from rolloutfleet_proxy.dialects.openai_responses.references import Reference, joined, read_reference, turns_of
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message
 
 ITEMS: Final = (
     *("message", "reasoning", "function_call", "function_call_output"),
-    *("custom_tool_call", "custom_tool_call_output"),
+    *("custom_tool_call", "custom_tool_call_output", "item_reference"),
 )
 ROLES: Final = ("user", "system", "developer", "assistant")
 
 Item = dict[str, Any]
 
 _EVERY = frozenset({"type", "id", "status", "prompt_token_ids", "generation_token_ids", "generation_log_probs"})
+_BARE = frozenset({"type", "id"})
 _FIELDS = {
     "message": _EVERY | {"role", "content", "phase"},
     "reasoning": _EVERY | {"summary", "content", "encrypted_content"},
@@ -40,6 +43,7 @@ _FIELDS = {
     "custom_tool_call": _EVERY | {"call_id", "name", "namespace", "input"},
     "function_call_output": _EVERY | {"call_id", "name", "namespace", "output"},
     "custom_tool_call_output": _EVERY | {"call_id", "name", "namespace", "output"},
+    "item_reference": _BARE,
 }
 """What is read of an item, and what changes nothing."""
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -49,15 +53,25 @@ _IMAGE = "input_image"
 _IMAGE_FIELDS = frozenset({"type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"})
 
 
-def read_input(given: str | list[Any], ignored: list[str], images: Images) -> list[Message]:
-    """Raises DomainError that names the item at fault; adds to `ignored` the paths of what has no effect."""
+def read_input(given: str | list[Any], ignored: list[str], images: Images) -> tuple[list[Message], tuple[str, ...]]:
+    """The messages, and the names of the turns whose items are in them by reference (`references`).
+
+    Raises DomainError that names the item at fault; adds to `ignored` the paths of what has no effect.
+    """
     if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+        return [{"role": "user", "content": given}], ()
     reading = _Reading(ignored, images)
     for index, item in enumerate(given):
         reading.read(item, at=f"input[{index}]")
     reading.finish()
-    return reading.messages
+    return reading.messages, turns_of(reading.references.values())
+
+
+def _kind_of(item: Item) -> Any:
+    """A reference may have no type: it is an id alone."""
+    if item.get("type") is None and item.keys() <= _BARE and "id" in item:
+        return "item_reference"
+    return item.get("type", "message")
 
 
 class _Reading:
@@ -65,12 +79,14 @@ class _Reading:
 
     def __init__(self, ignored: list[str], images: Images) -> None:
         self.messages: list[Message] = []
+        self.references: dict[str, Reference] = {}
+        """By the ids of what they name."""
         self._ignored = ignored
         self._images = images
         self._turn: Message | None = None
         """The assistant's message that is still being made."""
-        self._thoughts: list[str] = []
-        self._texts: list[str] = []
+        self._thoughts: list[str | Reference] = []
+        self._texts: list[str | Reference] = []
         """Its reasoning and its text: joined at once, as those of many items would take time as their square."""
         self._made_by: str | None = None
         """The turn that its last item says it is of."""
@@ -78,7 +94,7 @@ class _Reading:
     def read(self, item: Any, *, at: str) -> None:
         if type(item) is not dict:
             raise InvalidParameter(at, "An item is an object.")
-        kind = item.get("type", "message")
+        kind = _kind_of(item)
         fields = _FIELDS.get(kind) if type(kind) is str else None
         if fields is None:
             raise UnsupportedParameter(f"{at}.type", f"it is one of {', '.join(ITEMS)}.")
@@ -92,6 +108,8 @@ class _Reading:
             self._reasoning(item, at=at)
         elif kind.endswith("_output"):
             self._output(item, at=at)
+        elif kind == "item_reference":
+            self._reference(item, at=at)
         else:
             self._call(item, at=at)
 
@@ -105,8 +123,7 @@ class _Reading:
         if role != "assistant":
             self._end({"role": role, "content": content})
             return
-        self._said_first(item)
-        self._texts.append(content)
+        self._says(item, content)
 
     def _reasoning(self, item: Item, *, at: str) -> None:
         if item.get("encrypted_content") is not None:
@@ -116,8 +133,7 @@ class _Reading:
             if item.get("summary"):
                 self._ignored.append(f"{at}.summary")
             return
-        self._said_first(item).setdefault("reasoning_content", "")
-        self._thoughts.append(text)
+        self._thinks(item, text)
 
     def _call(self, item: Item, *, at: str) -> None:
         custom = item["type"] == "custom_tool_call"
@@ -131,14 +147,36 @@ class _Reading:
         else:
             check_json(arguments, at=f"{at}.{'input' if custom else 'arguments'}")
         function = {"name": known_as(name, namespace), "arguments": arguments}
-        self._made_by = made_by(item.get("id"))
-        calls = self._said().setdefault("tool_calls", [])
-        calls.append({"id": call_id.removesuffix(RAW), "type": "function", "function": function})
+        self._calls(item, {"id": call_id.removesuffix(RAW), "type": "function", "function": function})
 
     def _output(self, item: Item, *, at: str) -> None:
         call_id = text_of(item, "call_id", at=at).removesuffix(RAW)
         text = self._text(item.get("output"), at=f"{at}.output")
         self._end({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _reference(self, item: Item, *, at: str) -> None:
+        reference = read_reference(item, at)
+        before = self.references.setdefault(reference.id, reference)
+        if before is not reference:
+            raise InvalidParameter(f"{at}.id", f"{before.at} is the same item: leave one of them out.")
+        if reference.kind == REASONING:
+            self._thinks(item, reference)
+        elif reference.kind == MESSAGE:
+            self._says(item, reference)
+        else:
+            self._calls(item, reference)
+
+    def _thinks(self, item: Item, text: str | Reference) -> None:
+        self._said_first(item).setdefault("reasoning_content", "")
+        self._thoughts.append(text)
+
+    def _says(self, item: Item, text: str | Reference) -> None:
+        self._said_first(item)
+        self._texts.append(text)
+
+    def _calls(self, item: Item, call: Message | Reference) -> None:
+        self._made_by = made_by(item.get("id"))
+        self._said().setdefault("tool_calls", []).append(call)
 
     def _said_first(self, item: Item) -> Message:
         """The message of an item that comes before text and calls of its turn, unless that turn made them too."""
@@ -164,9 +202,9 @@ class _Reading:
         """No item of the assistant's message comes any more."""
         if self._turn is not None:
             if self._thoughts:
-                self._turn["reasoning_content"] = "".join(self._thoughts)
+                self._turn["reasoning_content"] = joined(self._thoughts)
             if self._texts:
-                self._turn["content"] = "".join(self._texts)
+                self._turn["content"] = joined(self._texts)
         self._turn, self._thoughts, self._texts = None, [], []
 
     def _text(self, content: Any, *, at: str, kind: str | None = None) -> str:

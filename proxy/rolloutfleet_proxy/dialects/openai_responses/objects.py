@@ -9,7 +9,6 @@ sends the turn. The items' ids say which turn they are of (`item_ids`).
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from rolloutfleet_proxy.dialects.openai_responses import item_ids
-from rolloutfleet_proxy.dialects.openai_responses.item_ids import numbered_id, text_id
+from rolloutfleet_proxy.dialects.openai_responses.item_ids import numbered_id, text_id, texts_of
 from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
 from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob
@@ -94,19 +93,14 @@ def output_items(turn: Turn, declared: Mapping[str, Declared], logprobs: Any) ->
     message has the log-probabilities of all tokens."""
     calls = turn.output.get("tool_calls") or ()
     end = INCOMPLETE if turn.finish_reason == "length" else COMPLETED
-    said = turn.said()
-    counts = Counter(field for field, _ in said)
-    if not counts[CONTENT] and not (calls or (said and end == INCOMPLETE)):
-        said.append((CONTENT, ""))
-        counts[CONTENT] += 1
-    seen = Counter[str]()
-    for place, (field, text) in enumerate(said, 1):
-        index, last = seen[field], place == len(said)
-        seen[field] += 1
+    said = texts_of(turn)
+    messages = sum(field == CONTENT for field, *_ in said)
+    for place, (field, index, text) in enumerate(said, 1):
+        last = place == len(said)
         if field == REASONING:
             yield reasoning_item(turn.name, index, text, end if last and not calls else COMPLETED)
         else:
-            of_last = logprobs if seen[field] == counts[field] else []
+            of_last = logprobs if index == messages - 1 else []
             yield message_item(turn.name, index, text_part(text, of_last), end if last else COMPLETED)
     for index, call in enumerate(calls):
         yield call_item(turn.name, index, call, declared, COMPLETED)

@@ -5,7 +5,8 @@ What is honoured is read as in chat requests, and so is what is taken without ef
 `chat_template_kwargs`.
 
 - *`instructions`* are a system message in front, of this call alone.
-- *`previous_response_id`* names the turn that the input goes on from (`TurnRequest.follows`).
+- *`previous_response_id`* names the turn that the input goes on from (`TurnRequest.follows`),
+  and `item_reference` an item of an earlier one (`TurnRequest.refers`).
 - *`return_token_ids`*, as in chat, asks for the ids of prompt and output (`objects.with_token_ids`).
 - *`max_output_tokens`* is an upper bound, cut to what the context leaves.
 - *Without effect here, or as the API has it*: `client_metadata`, `include` but for log-probabilities,
@@ -31,10 +32,12 @@ from rolloutfleet_proxy.dialects.bodies import BodyReader, OpenAIBody, TokenCoun
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.openai_responses.items import read_input
+from rolloutfleet_proxy.dialects.openai_responses.references import filled
 from rolloutfleet_proxy.dialects.openai_responses.tools import Declared, read_choice, read_tools
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+from rolloutfleet_proxy.domain.turn import Answer
 
 PREFIX: Final = "resp_"
 """A response's id is this and its turn's."""
@@ -82,6 +85,9 @@ class ResponsesRequest(TurnRequest, frozen=True, kw_only=True):
     echo: Echo
     declared: Mapping[str, Declared]
     """The tools that are no plain functions, by the names that the model knows."""
+
+    def filled(self, answers: Mapping[str, Answer]) -> list[Message]:
+        return filled(self.messages, answers)
 
     def kept(self, output: Message) -> dict[str, Any] | None:
         """What a response that is asked for later needs, beside its turn."""
@@ -137,7 +143,7 @@ def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
     ignored: list[str] = []
     parsed = _read(body, reading, ignored)
     images = Images(replaced=reading.replaces_images)
-    messages = read_input(parsed.input, ignored, images)
+    messages, refers = read_input(parsed.input, ignored, images)
     if not messages:
         raise InvalidParameter("input", "There must be an item at least.")
     if parsed.instructions:
@@ -163,6 +169,7 @@ def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
         placeholders=images.count,
         images=images.digest,
         follows=None if parsed.previous_response_id is None else turn_of(parsed.previous_response_id),
+        refers=refers,
         own_messages=1 if parsed.instructions else 0,
         echo=_echo(parsed),
         declared=tools.declared,

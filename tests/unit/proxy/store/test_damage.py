@@ -18,7 +18,7 @@ from rolloutfleet_proxy.store.database import PAGE
 from rolloutfleet_proxy.store.dumps import load_dumped_turn
 from rolloutfleet_proxy.store.leases import Grant, acknowledge, withhold
 from rolloutfleet_proxy.store.trajectories import close_session, delete_session
-from rolloutfleet_proxy.store.turns import hide, load_followed, load_ids, load_turn, load_turns
+from rolloutfleet_proxy.store.turns import hide, load_answers, load_followed, load_ids, load_turn, load_turns
 
 COLUMNS = sorted({*TOKENS, *TEXT, *CHANGING})
 
@@ -103,6 +103,7 @@ def test_a_turn_that_changed_is_given_to_nobody(store: SyncStore) -> None:
         partial(load_turns, session=session),
         partial(load_ids, session=session, number=3),
         partial(load_followed, session=session, number=2),
+        partial(load_answers, session=session, numbers=[1], most=1000),
         partial(load_dumped_turn, session=session, number=1, context=False),
         partial(check_turn, session=session, number=1),
     ):

@@ -157,7 +157,7 @@ def test_a_custom_call_with_other_arguments_brings_them_as_they_are() -> None:
     [item] = answer["output"]
     assert (item["input"], item["call_id"]) == ('{"path": "a"}', "call_a.raw")
     output = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "no"}
-    said, answered = read_input([item, output], [], Images(replaced=False))
+    (said, answered), _ = read_input([item, output], [], Images(replaced=False))
     assert (said["tool_calls"], answered["tool_call_id"]) == (calls, "call_a")
 
 
@@ -299,7 +299,7 @@ def test_what_is_sent_back_is_the_turn(happened: tuple[Turn, list[Event]]) -> No
     """Whatever a client keeps of the items, ids and statuses included, is read as the turn's own message."""
     ignored: list[str] = []
     made = replace(happened[0], name=f"turn-{'0123456789ab' * 2}")
-    [back] = read_input(whole(made, asked(tools=TOOLS))["output"], ignored, Images(replaced=False))
+    [back], _ = read_input(whole(made, asked(tools=TOOLS))["output"], ignored, Images(replaced=False))
     assert ignored == []
     assert (back["role"], back["content"] or "") == ("assistant", made.output["content"] or "")
     assert back.get("reasoning_content") == made.output.get("reasoning_content")
@@ -308,6 +308,20 @@ def test_what_is_sent_back_is_the_turn(happened: tuple[Turn, list[Event]]) -> No
     assert given_back == [(each["id"], each["function"]["name"]) for each in sampled]
     arguments = [json.loads(each["function"]["arguments"]) for each in back.get("tool_calls", ())]
     assert arguments == [json.loads(each["function"]["arguments"]) for each in sampled]
+
+
+@given(happened(turns()))
+def test_items_that_are_named_alone_are_the_turns_message(happened: tuple[Turn, list[Event]]) -> None:
+    """As if they were sent back; calls are those that were stored, to the letter of their arguments."""
+    request = asked(tools=TOOLS)
+    made = replace(happened[0], name=f"turn-{'0123456789ab' * 2}")
+    made = replace(made, extras=replace(made.extras, kept=request.kept(made.output)))
+    items = whole(made, request)["output"]
+    [sent_back], _ = read_input(items, [], Images(replaced=False))
+    named = asked(input=[{"type": "item_reference", "id": item["id"]} for item in items])
+    [message] = named.filled({made.name: made})
+    assert named.refers == (made.name,)
+    assert message == sent_back | ({"tool_calls": made.output["tool_calls"]} if "tool_calls" in made.output else {})
 
 
 def test_silence_begins_a_stream_and_keeps_it_alive() -> None:

@@ -34,7 +34,8 @@ REASONED = {
 
 
 def read(*items: Json, ignored: list[str] | None = None) -> list[Message]:
-    return read_input(list(items), [] if ignored is None else ignored, Images(replaced=False))
+    messages, _ = read_input(list(items), [] if ignored is None else ignored, Images(replaced=False))
+    return messages
 
 
 def said(text: str) -> dict[str, Json]:
@@ -276,7 +277,10 @@ IMAGE = {"type": "input_image", "image_url": "data:", "detail": "auto"}
         ({"input": []}, "input"),
         ({"input": None}, "input"),
         ({"input": ["a"]}, "input[0]"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference", "id": 1}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+        ({"input": [{"id": "resp_turn-0"}]}, "input[0].id"),
         ({"input": [{"type": []}]}, "input[0].type"),
         ({"input": [{"content": "a"}]}, "input[0].role"),
         ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
