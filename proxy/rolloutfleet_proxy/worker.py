@@ -20,12 +20,12 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import uvicorn
 
+from rolloutfleet.http_serving import BoundedServer
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import DrainThen
 from rolloutfleet_proxy import failpoints
@@ -131,7 +131,7 @@ class ParentProcess:
                 self.server.quiesce(message["quiesce"])
 
 
-class _Server(uvicorn.Server):
+class _Server(BoundedServer):
     """Accepts on the parent's sockets, and ends when the proxy's drain says so."""
 
     def __init__(self, config: uvicorn.Config, app: ProxyApp, parent: ParentProcess) -> None:
@@ -168,10 +168,8 @@ class _Server(uvicorn.Server):
         await asyncio.sleep(LINGER)
         await super().shutdown(sockets)
 
-    async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS_A_LOOK == 0:
-            self._connections.look()
-        return await super().on_tick(counter)
+    def look(self) -> None:
+        self._connections.look()
 
     def _protocol(self) -> asyncio.Protocol:
         return HttpProtocol(
@@ -182,17 +180,11 @@ class _Server(uvicorn.Server):
         if self._app.opened is not None:
             self._app.opened.services.metrics.refused.labels(code).inc()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
 
 LINGER = 0.1
 """Seconds in which connections that were accepted last are still answered."""
 LAST_BODIES = 2.0
 """Seconds in which bodies of requests that were accepted last come to their end; well within `CUT_GRACE`."""
-TICKS_A_LOOK = 10
-"""uvicorn ticks ten times a second."""
 
 
 def main() -> None:

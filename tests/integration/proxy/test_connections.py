@@ -18,9 +18,9 @@ from tests.integration.proxy.metrics import samples
 from tests.processes import free_port
 from tests.waiting import PATIENCE, eventually
 
+from rolloutfleet.http_serving import HEAD_BYTES, HEADERS
 from rolloutfleet_proxy.http import request_bodies
 from rolloutfleet_proxy.http.headers import PLACED
-from rolloutfleet_proxy.http.protocol import HEAD_BYTES, HEADERS
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20}
 

@@ -19,9 +19,9 @@ from tests.processes import free_port
 from tests.timing.stalls import Stalls
 from tests.waiting import PATIENCE, eventually
 
+from rolloutfleet.http_serving import HEAD_TIMEOUT
 from rolloutfleet_proxy.http import request_bodies
 from rolloutfleet_proxy.http.in_flight import CALL_BYTES
-from rolloutfleet_proxy.http.protocol import HEAD_TIMEOUT
 
 STATS_INTERVAL = 1.0
 

@@ -1,12 +1,10 @@
 """The protocol of clients' connections in front of an app, and clients that send it whatever bytes they like."""
 
 import asyncio
-import contextlib
-import json
 from typing import Any, Final
 
 import uvicorn
-from tests.waiting import PATIENCE
+from tests.unit.raw_client import Client
 
 from rolloutfleet_proxy.http.connections import Connections
 from rolloutfleet_proxy.http.headers import settle
@@ -96,9 +94,8 @@ class Server:
         self.refused.append(code)
         self.has_refused.set()
 
-    async def connect(self, first: bytes = b"") -> "Client":
-        reader, writer = await asyncio.open_connection(*self.address)
-        client = Client(reader, writer)
+    async def connect(self, first: bytes = b"") -> Client:
+        client = await Client.connect(self.address)
         self.clients.append(client)
         if first:
             await client.send(first)
@@ -109,43 +106,3 @@ class Server:
             connection.transport.abort()
         for client in self.clients:
             await client.close()
-
-
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def answer(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(PATIENCE):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
-            return int(head.split()[1]), await self._reader.readexactly(length)
-
-    def says_no_more(self) -> None:
-        self._writer.write_eof()
-
-    async def error(self) -> tuple[int, str]:
-        status, body = await self.answer()
-        return status, json.loads(body)["error"]["code"]
-
-    async def skip(self, end: bytes) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self._reader.readuntil(end)
-
-    async def take(self, size: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self._reader.readexactly(size)
-
-    async def rest(self, *, seconds: float = PATIENCE) -> bytes:
-        async with asyncio.timeout(seconds):
-            return await self._reader.read()
-
-    async def close(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()

@@ -4,19 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.unit.proxy.http.served import GET, Client, Server
+from tests.unit.proxy.http.served import GET, Server
+from tests.unit.raw_client import Client
 from tests.waiting import PATIENCE, comes_true
 
+from rolloutfleet.http_serving import HEAD_BYTES, HEAD_TIMEOUT, HEADERS, LINGER_TIMEOUT, MAX_PIPELINED, REST_TIMEOUT
 from rolloutfleet_proxy.http.connections import for_clients
-from rolloutfleet_proxy.http.protocol import (
-    HEAD_BYTES,
-    HEAD_TIMEOUT,
-    HEADERS,
-    LINGER_TIMEOUT,
-    MAX_PIPELINED,
-    REST_TIMEOUT,
-    HttpProtocol,
-)
+from rolloutfleet_proxy.http.protocol import HttpProtocol
 
 LARGE = 4 << 20
 """Bytes, more than the system takes ahead of a client."""
