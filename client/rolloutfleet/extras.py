@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import Final
 
 _ENGINE: Final = ("httptools", "llguidance", "msgspec", "tokenizers", "uvicorn")
-_INSPECT: Final = ("jinja2", "starlette", "uvicorn")
+_INSPECT: Final = ("httptools", "jinja2", "starlette", "uvicorn")
 _PROXY: Final = (
     "aiohttp",
     "fastapi",

@@ -1,14 +1,14 @@
 """The page's process: a socket on the loopback, signals, and the URL that a person opens."""
 
-import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import uvicorn
 
 from rolloutfleet.ending import ending_signals
+from rolloutfleet.http_serving import BoundedProtocol, BoundedServer
 from rolloutfleet.inspect.access import TOKEN, Access
 from rolloutfleet.inspect.app import application
 from rolloutfleet.inspect.sources import Source
@@ -17,13 +17,6 @@ from rolloutfleet.inspect.tabs import Tabs
 ADDRESS: Final = "127.0.0.1"
 LAST_SECONDS: Final = 2
 """That answers under way have when it ends."""
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Ours are in force."""
-        yield
 
 
 def listen(port: int) -> socket.socket:
@@ -46,6 +39,7 @@ async def serve(source: Source, tabs: Tabs, listening: socket.socket, announce: 
     access = Access(lambda token: announce(f"http://{ADDRESS}:{port}/?{TOKEN}={token}"))
     config = uvicorn.Config(
         application(source, tabs, access),
+        http=BoundedProtocol,
         lifespan="off",
         ws="none",
         access_log=False,
@@ -54,7 +48,7 @@ async def serve(source: Source, tabs: Tabs, listening: socket.socket, announce: 
         log_config=None,
         timeout_graceful_shutdown=LAST_SECONDS,
     )
-    server = _Server(config)
+    server = BoundedServer(config)
 
     def end(_: signal.Signals) -> None:
         server.should_exit = True

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from tests.commands import CLI, invoke
 from tests.unit.client.inspect.sites import whole
 from tests.waiting import PATIENCE, until
 
+from rolloutfleet.http_serving import HEAD_BYTES
 from rolloutfleet.inspect.serving import listen
 
 LOOK = """
@@ -89,3 +91,16 @@ def test_the_page_is_served_on_where_nohup_has_a_hangup_ignored(tmp_path: Path) 
 def test_a_folder_that_is_no_tokenizer_is_said_in_a_line() -> None:
     done = invoke("inspect", "--dumps", ".", "--port", "0", "--tokenizer", "none")
     assert done.returncode in (1, 2) and "is not a tokenizer" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_head_without_an_end_is_refused_before_anybody_is_let_in(tmp_path: Path) -> None:
+    command = (*CLI, "inspect", "--dumps", str(whole(tmp_path)), "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        host, port = urlsplit(process.stdout.readline().split()[1]).netloc.split(":")
+        try:
+            with socket.create_connection((host, int(port)), PATIENCE) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"y" * HEAD_BYTES)
+                assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 431 ")
+        finally:
+            process.terminate()
