@@ -14,6 +14,9 @@ JSON_TYPE = b"application/json"
 
 TRACES = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
+BODY_BYTES = 64 << 20
+"""Of one body, as the proxies' `body_limit` is by default."""
+
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
@@ -21,6 +24,10 @@ encode = msgspec.json.Encoder().encode
 
 class Unreadable(Exception):
     """A body that is not what the route takes; the message says why."""
+
+
+class TooLarge(Exception):
+    """A body of more than `BODY_BYTES`."""
 
 
 class Exchange:
@@ -39,13 +46,16 @@ class Exchange:
         return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in TRACES}
 
     async def body(self) -> bytes:
-        """The whole body; `ConnectionError` where the caller left before its end."""
-        parts = []
+        """The whole body; `ConnectionError` where the caller left before its end, `TooLarge`."""
+        parts, size = [], 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionError("the caller left before the end of the body")
             parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > BODY_BYTES:
+                raise TooLarge(f"the body is larger than {BODY_BYTES} bytes")
             if not message.get("more_body"):
                 return b"".join(parts)
 

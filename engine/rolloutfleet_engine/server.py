@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import uvicorn
 
+from rolloutfleet.http_serving import BoundedProtocol, BoundedServer
 from rolloutfleet_engine import control
 from rolloutfleet_engine.chat import chat
 from rolloutfleet_engine.engine import Engine
-from rolloutfleet_engine.exchange import Exchange, Message, Receive, Send, Unreadable, error_response
+from rolloutfleet_engine.exchange import Exchange, Message, Receive, Send, TooLarge, Unreadable, error_response
 from rolloutfleet_engine.faults import Fault
 from rolloutfleet_engine.generate import generate
 from rolloutfleet_engine.options import EngineOptions
@@ -73,6 +74,8 @@ class App:
                 await exchange.answer({"detail": detail}, status)
         except Unreadable as error:
             await exchange.answer(error_response(f"1 validation error:\n  {error}", 400, kind="Bad Request"), 400)
+        except TooLarge as error:
+            await exchange.answer(error_response(str(error), 413), 413)
         except ConnectionError:
             return
 
@@ -92,7 +95,7 @@ def create_engine(options: EngineOptions | None = None, *, faults: Sequence[Faul
     return App(options or EngineOptions(), faults=faults)
 
 
-class Server(uvicorn.Server):
+class Server(BoundedServer):
     """uvicorn's server; it says its port when it listens."""
 
     def __init__(self, app: App, *, host: str, port: int, ready: Callable[[int], None]) -> None:
@@ -102,7 +105,8 @@ class Server(uvicorn.Server):
                 host=host,
                 port=port,
                 loop="uvloop",
-                http="httptools",
+                http=BoundedProtocol,
+                ws="none",
                 lifespan="off",
                 # Deliberate cuts end a route before its answer is complete, which uvicorn logs as an error.
                 log_level="critical",
