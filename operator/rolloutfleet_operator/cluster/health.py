@@ -11,6 +11,12 @@ from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 
 UNHEALTHY_AFTER: Final = 600.0
 """Seconds in which passes may fail, and not one succeed."""
+HEADERS: Final = 32
+"""In a request's head; with the length of each, 64 KiB at the most, as of the proxies' heads."""
+HEADER_BYTES: Final = 2048
+"""Of one header, or of a request's line."""
+HEAD_TIMEOUT: Final = 15.0
+"""Seconds for a head to come, from when a connection was made or the answer before."""
 
 
 class Health:
@@ -45,7 +51,16 @@ async def serve(host: str, port: int, health: Health, metrics: OperatorMetrics) 
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/metrics", figures)])
-    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        app,
+        handle_signals=False,
+        access_log=None,
+        shutdown_timeout=1.0,
+        max_line_size=HEADER_BYTES,
+        max_field_size=HEADER_BYTES,
+        max_headers=HEADERS,
+        keepalive_timeout=HEAD_TIMEOUT,
+    )
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
     return runner
