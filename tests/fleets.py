@@ -30,6 +30,7 @@ from tests.processes import (
 from tests.waiting import PATIENCE, START, until
 
 from rolloutfleet_engine.model import model_path
+from rolloutfleet_operator import commands
 from rolloutfleet_proxy.http.headers import PLACED
 from rolloutfleet_proxy.store.reserve import FILE
 
@@ -251,20 +252,26 @@ class EngineControl:
     url: str
     pid: int
     command: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """They have the key that it requires, if any."""
 
     def log(self) -> list[Json]:
-        ended: list[Json] = httpx.get(f"{self.url}/log", timeout=PATIENCE).raise_for_status().json()["requests"]
+        ended: list[Json] = self._ask("GET", "/log").json()["requests"]
         return ended
 
     def counters(self) -> dict[str, int]:
-        counted: dict[str, int] = httpx.get(f"{self.url}/counters", timeout=PATIENCE).raise_for_status().json()
+        counted: dict[str, int] = self._ask("GET", "/counters").json()
         return counted
 
     def fault(self, kind: str, **options: Json) -> None:
-        httpx.post(f"{self.url}/faults", json={"kind": kind, **options}, timeout=PATIENCE).raise_for_status()
+        self._ask("POST", "/faults", {"kind": kind, **options})
 
     def clear_faults(self) -> None:
-        httpx.delete(f"{self.url}/faults", timeout=PATIENCE).raise_for_status()
+        self._ask("DELETE", "/faults")
+
+    def _ask(self, method: str, path: str, body: Json = None) -> httpx.Response:
+        reply = httpx.request(method, f"{self.url}{path}", json=body, headers=self.headers, timeout=PATIENCE)
+        return reply.raise_for_status()
 
 
 @dataclass(frozen=True)
@@ -297,22 +304,31 @@ def running_fleet(
     proxies: int = 1,
     engines: int = 1,
     engine_options: tuple[str, ...] = (),
+    engine_key: str | None = None,
     settings: Mapping[str, Json] | None = None,
     environment: Mapping[str, str] | None = None,
     start_proxies: bool = True,
     beside: Fleet | None = None,
 ) -> Iterator[Fleet]:
-    """All its processes, until the block ends. The environment is that of the proxies.
+    """All its processes, until the block ends. The environment is that of the proxies. Gateway and engines require
+    `engine_key`, which is in FOLDER/engine.key then.
 
     `beside`: the engines and the gateway are those of that fleet, whose faults are cleared in the end.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "admin.key").write_text("an-admin-key-for-tests-alone\n")
+    keyed: dict[str, Json] = {}
+    key_flag: dict[str, str] = {}
+    if engine_key is not None:
+        (folder / "engine.key").write_text(f"{engine_key}\n")
+        keyed, key_flag = {"gateway_api_key_file": str(folder / "engine.key")}, {"--api-key": engine_key}
     with contextlib.ExitStack() as stack:
         if beside is None:
-            running = [stack.enter_context(_engine(folder, index, engine_options)) for index in range(engines)]
-            controls = [EngineControl(engine.url, engine.pid, engine.command) for engine in running]
-            gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running]))
+            options = (*engine_options, *commands.flags(key_flag))
+            headers = {} if engine_key is None else {"authorization": f"Bearer {engine_key}"}
+            running = [stack.enter_context(_engine(folder, index, options)) for index in range(engines)]
+            controls = [EngineControl(engine.url, engine.pid, engine.command, headers) for engine in running]
+            gateway = stack.enter_context(running_gateway(folder, [engine.url for engine in running], key_flag))
         else:
             controls, gateway = beside.engines, beside.gateway
             for engine in controls:
@@ -337,6 +353,7 @@ def running_fleet(
                         "state_dir": str(folder / f"proxy-{ordinal}" / "state"),
                         "gateway_url": gateway.url,
                         "admin_key_file": str(folder / "admin.key"),
+                        **keyed,
                         **(settings or {}),
                     },
                     dict(environment or {}),
@@ -379,9 +396,9 @@ def _engine(folder: Path, index: int, options: tuple[str, ...]) -> contextlib.Ab
 
 
 @contextlib.contextmanager
-def running_gateway(folder: Path, engines: list[str]) -> Iterator[Gateway]:
-    """The real gateway, with the settings that a fleet gives it."""
-    command = gateway_command(engines)
+def running_gateway(folder: Path, engines: list[str], flags: Mapping[str, object] | None = None) -> Iterator[Gateway]:
+    """The real gateway, with the settings that a fleet gives it, and `flags` over them."""
+    command = gateway_command(engines, flags)
     log = folder / "gateway.log"
     with serving(
         command.argv,

@@ -87,7 +87,8 @@ async def put_weights(fleet: AsyncFleet, version: int) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
         for engine in fleet.engines:
             body = {"model_path": f"checkpoints/{version}", "weight_version": str(version)}
-            (await client.post(f"{engine}/update_weights_from_disk", json=body)).raise_for_status()
+            url = f"{engine.url}/update_weights_from_disk"
+            (await client.post(url, headers=engine.headers, json=body)).raise_for_status()
 
 
 def trained_tokens(trajectory: Trajectory) -> int:

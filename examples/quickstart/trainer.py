@@ -19,6 +19,7 @@ class Trainer:
         key = Path(book["admin_key_file"]).read_text().strip()
         self._urls = [proxy["url"] for proxy in book["proxies"]]
         self._engines = [engine["url"] for engine in book["engines"]]
+        self._engine_key = Path(book["engine_key_file"]).read_text().strip()
         self._client = httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}, timeout=60.0, trust_env=False)
 
     async def __aenter__(self) -> Self:
@@ -84,14 +85,23 @@ class Trainer:
 
     async def engine_log(self) -> list[dict[str, Any]]:
         """What the simulated engines say that they were sent and made."""
-        logs = [await self._call("GET", "/log", url=url) for url in self._engines]
+        headers = {"authorization": f"Bearer {self._engine_key}"}
+        logs = [await self._call("GET", "/log", url=url, headers=headers) for url in self._engines]
         return [entry for log in logs for entry in log["requests"]]
 
-    async def _call(self, method: str, path: str, body: object = None, *, url: str | None = None) -> Any:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        url: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
         for attempt in range(ATTEMPTS):
             target = url or self._urls[attempt % len(self._urls)]
             try:
-                answer = await self._client.request(method, f"{target}{path}", json=body)
+                answer = await self._client.request(method, f"{target}{path}", json=body, headers=headers)
             except httpx.TransportError:
                 answer = None
             if answer is not None and answer.status_code != 503:

@@ -12,6 +12,7 @@ async def load_weights(fleet: AsyncFleet, checkpoint: Path, version: int, *, flu
     wanted = {"model_path": str(checkpoint), "weight_version": str(version), "flush_cache": flush_cache}
     async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
         for engine in fleet.engines:
-            answer = (await client.post(f"{engine}/update_weights_from_disk", json=wanted)).raise_for_status().json()
+            url = f"{engine.url}/update_weights_from_disk"
+            answer = (await client.post(url, headers=engine.headers, json=wanted)).raise_for_status().json()
             if not answer["success"]:
-                raise RuntimeError(f"{engine} did not load {checkpoint}: {answer['message']}")
+                raise RuntimeError(f"{engine.url} did not load {checkpoint}: {answer['message']}")

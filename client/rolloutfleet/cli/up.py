@@ -240,6 +240,7 @@ class _Screen:
         for index, engine in enumerate(book["engines"]):
             addresses.add_row(f"engine {index}", engine["url"])
         addresses.add_row("admin key", book["admin_key_file"])
+        addresses.add_row("engine key", book["engine_key_file"])
         self._out.print(addresses)
         self.say(
             f"\n{book['name']} is up ({state_dir / ADDRESS_BOOK}). Ctrl-C stops it.\n"

@@ -32,4 +32,5 @@ from rolloutfleet.fleet.trajectories import Row as Row
 from rolloutfleet.fleet.trajectories import Trajectory as Trajectory
 from rolloutfleet.fleet.trajectories import read_export as read_export
 from rolloutfleet.fleet.weights import AsyncWeightUpdate as AsyncWeightUpdate
+from rolloutfleet.fleet.whereabouts import EngineAddress as EngineAddress
 from rolloutfleet.fleet.whereabouts import Whereabouts as Whereabouts

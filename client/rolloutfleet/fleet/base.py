@@ -11,7 +11,7 @@ from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.sessions import OnError, SamplingOption
 from rolloutfleet.fleet.weights import FleetWeights
-from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.fleet.whereabouts import EngineAddress, Whereabouts
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import AgentMay
 
@@ -144,8 +144,8 @@ class FleetBase(ABC):
         return self._proxies.outbox.acknowledged
 
     @property
-    def engines(self) -> tuple[str, ...]:
-        """The engines' addresses, where a local fleet's file names them; else none."""
+    def engines(self) -> tuple[EngineAddress, ...]:
+        """The engines with their key, where a local fleet's file names them; else none. Raises BadArgument."""
         return self.whereabouts.engines()
 
     def remote_tensors(self, *, framework: Framework = "torch") -> "RemoteTensors":

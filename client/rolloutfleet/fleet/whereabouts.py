@@ -28,6 +28,15 @@ _ANSWER_TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """An engine of a local fleet, to call it directly: `httpx.post(f"{engine.url}/…", headers=engine.headers)`."""
+
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    """They have the key that it requires."""
+
+
+@dataclass(frozen=True, slots=True)
 class Whereabouts:
     """What a `Fleet` begins with. The rest it asks for: `GET /proxies` names all proxies."""
 
@@ -53,9 +62,9 @@ class Whereabouts:
         The key is in `admin_key_file`, else in the file that `fleet.json` names. Raises BadArgument.
         """
         file = _book(path)
-        addresses, key_file, _ = _entries(file)
-        key = _read_key("path", key_file) if admin_key_file is None else _key(None, admin_key_file)
-        return cls(urls=addresses, admin_key=key, book=file)
+        entries = _entries(file)
+        key = _admin_key("path", entries.admin_key_file) if admin_key_file is None else _key(None, admin_key_file)
+        return cls(urls=entries.proxies, admin_key=key, book=file)
 
     @classmethod
     def on_kubernetes(
@@ -83,14 +92,19 @@ class Whereabouts:
         if self.book is None:
             return self
         try:
-            addresses, _, _ = _entries(self.book)
+            entries = _entries(self.book)
         except BadArgument:
             return self
-        return type(self)(urls=addresses, admin_key=self.admin_key, book=self.book)
+        return type(self)(urls=entries.proxies, admin_key=self.admin_key, book=self.book)
 
-    def engines(self) -> tuple[str, ...]:
-        """The engines' addresses, which a local fleet's file names; none of other fleets."""
-        return () if self.book is None else _entries(self.book)[2]
+    def engines(self) -> tuple[EngineAddress, ...]:
+        """The engines, which a local fleet's file names; none of other fleets. Raises BadArgument."""
+        if self.book is None:
+            return ()
+        entries, headers = _entries(self.book), {}
+        if entries.engine_key_file is not None:
+            headers["authorization"] = f"Bearer {_read_key('path', entries.engine_key_file, 'engine')}"
+        return tuple(EngineAddress(url, headers) for url in entries.engines)
 
     def proxies(self) -> tuple[str, ...]:
         """The addresses of all proxies now, asked of the first that answers. For one-time use in a process of its own.
@@ -126,19 +140,23 @@ def _key(key: str | None, file: str | Path | None) -> str:
     named = file if file is not None else os.environ.get(KEY_FILE_VARIABLE)
     if named is None:
         raise BadArgument("admin_key", f"say admin_key or admin_key_file, or set {KEY_FILE_VARIABLE}")
-    return _read_key("admin_key_file", Path(named))
+    return _admin_key("admin_key_file", Path(named))
 
 
-def _read_key(argument: str, file: Path) -> str:
+def _admin_key(argument: str, file: Path) -> str:
     """The first of the keys in a file: while one is rotated there are two, one a line."""
+    return _read_key(argument, file, "admin").split()[0]
+
+
+def _read_key(argument: str, file: Path, kind: str) -> str:
     try:
-        lines = file.read_text(encoding="utf-8").split()
+        text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadArgument(argument, f"the admin key file {file} can't be read: {why}") from None
-    if not lines:
-        raise BadArgument(argument, f"the admin key file {file} is empty")
-    return lines[0]
+        raise BadArgument(argument, f"the {kind} key file {file} can't be read: {why}") from None
+    if not text:
+        raise BadArgument(argument, f"the {kind} key file {file} is empty")
+    return text
 
 
 def _own_namespace() -> str:
@@ -159,19 +177,34 @@ def _book(path: str | Path | None) -> Path:
     return file / ADDRESS_BOOK if file.is_dir() else file
 
 
-def _entries(file: Path) -> tuple[tuple[str, ...], Path, tuple[str, ...]]:
-    """(proxies, file with the admin key, engines) of a local fleet's file."""
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What a local fleet's file names."""
+
+    proxies: tuple[str, ...]
+    admin_key_file: Path
+    engines: tuple[str, ...]
+    engine_key_file: Path | None
+    """None in the file of a fleet whose `up` is older than this key."""
+
+
+def _entries(file: Path) -> _Entries:
+    """Raises BadArgument."""
     try:
         book: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        proxies = tuple(str(proxy["url"]) for proxy in book["proxies"])
-        engines = tuple(str(engine["url"]) for engine in book.get("engines", ()))
-        key_file = Path(book["admin_key_file"])
+        engine_key_file = book.get("engine_key_file")
+        entries = _Entries(
+            proxies=tuple(str(proxy["url"]) for proxy in book["proxies"]),
+            admin_key_file=Path(book["admin_key_file"]),
+            engines=tuple(str(engine["url"]) for engine in book.get("engines", ())),
+            engine_key_file=None if engine_key_file is None else Path(engine_key_file),
+        )
     except FileNotFoundError:
         raise BadArgument("path", f"no fleet runs from {file.parent}: there is no {file.name} in it") from None
     except OSError as error:
         raise BadArgument("path", f"{file} can't be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise BadArgument("path", f"{file} is not the {ADDRESS_BOOK} of a local fleet") from None
-    if not proxies:
+    if not entries.proxies:
         raise BadArgument("path", f"the fleet of {file} has no proxies")
-    return proxies, key_file, engines
+    return entries

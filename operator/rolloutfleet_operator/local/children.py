@@ -8,6 +8,7 @@ from typing import Final
 from rolloutfleet.settings import PeersSettings, ProxySettings
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator import commands, smg
+from rolloutfleet_operator.commands import KeyFlag
 from rolloutfleet_operator.local.plan import Child, Kind
 from rolloutfleet_operator.local.site import LOOPBACK, LocalFleetError, StateFolder
 from rolloutfleet_operator.policy.workers import engines_by_address
@@ -30,7 +31,8 @@ class LocalSite:
     ports: Mapping[str, int]
     model_path: Path | None
     """The directory of model or tokenizer, where it is on this machine."""
-    engine_key_file: Path | None = None
+    engine_key_file: Path
+    """The key that the gateway and simulated engines ask for, and that is sent to all engines."""
 
     def url(self, name: str) -> str:
         return f"http://{LOOPBACK}:{self.ports[name]}"
@@ -79,11 +81,13 @@ def _engine(site: LocalSite, spec: FleetSpec, name: str, index: int) -> Child:
     flags = commands.simulated_engine(
         spec.engine.simulated, host=LOOPBACK, port=site.ports[name], model=spec.model, index=index
     )
+    key = KeyFlag(flag="--api-key", file=site.engine_key_file)
+    command = commands.module(site.python, "rolloutfleet_engine", [key])
     return Child(
         name=name,
         kind=Kind.ENGINE,
         start_limit=START_LIMIT,
-        argv=(*commands.module(site.python, "rolloutfleet_engine"), *flags, "--model-path", str(site.model_path)),
+        argv=(*command, *flags, "--model-path", str(site.model_path)),
         url=site.url(name),
         ready_path="/health",
         # Not /health, which waits for a generation: in a pause, and while weights are loaded, there is none.

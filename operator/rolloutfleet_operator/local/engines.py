@@ -50,7 +50,7 @@ class EngineLook:
     gateway: str
     gateway_key: str
     engines: Sequence[str]
-    engine_key: str | None
+    engine_key: str
 
     async def missing(self, http: httpx.AsyncClient) -> dict[str, str]:
         """Those that the gateway does not use, with the reason."""
@@ -62,7 +62,7 @@ class EngineLook:
     async def _used(self, http: httpx.AsyncClient) -> frozenset[str]:
         """The engines that the gateway lists as healthy; none where it does not answer."""
         try:
-            answer = await http.get(f"{self.gateway}/workers", headers=_bearer(self.gateway_key))
+            answer = await http.get(f"{self.gateway}/workers", headers=bearer(self.gateway_key))
             return frozenset(worker["url"] for worker in answer.json()["workers"] if worker["is_healthy"])
         except (httpx.HTTPError, ValueError, LookupError, TypeError):
             return frozenset()
@@ -71,7 +71,7 @@ class EngineLook:
         # The second needs the engines' key, where they have one.
         for path in ("/health", "/v1/models"):
             try:
-                async with http.stream("GET", url + path, headers=_bearer(self.engine_key), timeout=TIMEOUT) as answer:
+                async with http.stream("GET", url + path, headers=bearer(self.engine_key), timeout=TIMEOUT) as answer:
                     if answer.status_code != 200:
                         return f"answers {answer.status_code}"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -79,8 +79,8 @@ class EngineLook:
         return "answers, the gateway does not use it yet"
 
 
-def _bearer(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def failure(error: Exception) -> str:

@@ -16,12 +16,12 @@ import httpx
 from rolloutfleet.backoff import crashes_in_a_row
 from rolloutfleet.spec import RolloutFleet
 from rolloutfleet_operator.local.children import GATEWAY, LocalSite, given_engines, port_names, proxy_name
-from rolloutfleet_operator.local.engines import EngineLook, EnginesAwaited, EnginesMissing
+from rolloutfleet_operator.local.engines import EngineLook, EnginesAwaited, EnginesMissing, bearer
 from rolloutfleet_operator.local.models import find_model
 from rolloutfleet_operator.local.plan import Child, GiveUp, Kind, ObservedChild, Phase, Start, Stop, Wait, plan
 from rolloutfleet_operator.local.ports import Claims, choose_ports
 from rolloutfleet_operator.local.processes import Guard, RunningProcess
-from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, write_whole
+from rolloutfleet_operator.local.site import FolderLock, LocalFleetError, StateFolder, read_key, write_whole
 
 PROBE_INTERVAL = 0.1
 PROBE_TIMEOUT = 2.0
@@ -84,14 +84,15 @@ class LocalFleet:
         """`beside` is the folder that relative paths in the resource start at: that of its file.
 
         `new_ports` replaces those of an earlier run that other programs hold by now. `engines_within` is how long, in
-        seconds, a fleet that is ready otherwise waits for its engines; None is for ever.
+        seconds, a fleet that is ready otherwise waits for its engines; None is for ever. `engine_key_file` has the key
+        that engines of others require; else the folder's own is used.
         """
         self.folder = StateFolder(state_dir)
         self._fleet = fleet
         self._beside = beside
         self._report = report
         self._report_wait = report_wait
-        self._engine_key_file = engine_key_file
+        self._engine_key_file = (engine_key_file or self.folder.engine_key).absolute()
         self._new_ports = new_ports
         self._engines_within = engines_within
         self._lock = FolderLock(self.folder.lock)
@@ -131,6 +132,7 @@ class LocalFleet:
         model_path = find_model(spec, beside=self._beside)
         # From here on files are written: what can't run here leaves nothing behind.
         self.folder.make()
+        self._engine_key = read_key(self._engine_key_file)
         await self._lock.take()
         try:
             ports = choose_ports(
@@ -156,6 +158,7 @@ class LocalFleet:
         return {
             "name": self._fleet.metadata.name,
             "admin_key_file": str(self.folder.admin_key),
+            "engine_key_file": str(self._engine_key_file),
             "gateway": {"url": site.url(GATEWAY)},
             "engines": [{"url": url} for url in site.engine_urls(spec)],
             "proxies": [
@@ -270,6 +273,7 @@ class LocalFleet:
                 await self._watch_answers(running, client, child.answers_path)
 
     async def _watch_answers(self, running: _RunningChild, client: httpx.AsyncClient, path: str) -> None:
+        client.headers.update(bearer(self._engine_key))
         silent = 0
         while running.phase is Phase.READY and silent < SILENT_PROBES:
             await asyncio.sleep(SILENT_INTERVAL)
@@ -339,12 +343,11 @@ class LocalFleet:
                 await asyncio.sleep(ENGINES_INTERVAL)
 
     def _engine_look(self) -> EngineLook:
-        key = self._site.engine_key_file
         return EngineLook(
             gateway=self._site.url(GATEWAY),
             gateway_key=self.folder.gateway_key.read_text().strip(),
             engines=self._site.engine_urls(self._fleet.spec),
-            engine_key=None if key is None else key.read_text().strip(),
+            engine_key=self._engine_key,
         )
 
     def _is_ready(self, name: str) -> bool:

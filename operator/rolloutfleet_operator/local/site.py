@@ -4,6 +4,7 @@ there before, what the fleet makes is.
 DIR/fleet.json       where everything is; there while the fleet is up
 DIR/admin.key        the admin key, readable by its owner alone
 DIR/gateway.key      the key of the gateway's own routes, readable by its owner alone
+DIR/engine.key       the key of generations, and of simulated engines, readable by its owner alone
 DIR/ports.json       ports, chosen once, so that addresses stay
 DIR/proxies/0 …      the proxies' stores
 DIR/dumps/0 …        the proxies' dumps
@@ -42,6 +43,7 @@ class StateFolder:
         self.address_book = self.path / "fleet.json"
         self.admin_key = self.path / "admin.key"
         self.gateway_key = self.path / "gateway.key"
+        self.engine_key = self.path / "engine.key"
         self.ports = self.path / "ports.json"
         self.lock = self.path / "up.lock"
         self.logs = self.path / "logs"
@@ -68,8 +70,8 @@ class StateFolder:
             for ours in (self.logs, self.settings, *(self.path / each for each in ("proxies", "dumps", "kept"))):
                 with contextlib.suppress(FileNotFoundError):
                     ours.chmod(0o700)
-            _make_key(self.admin_key)
-            _make_key(self.gateway_key)
+            for key in (self.admin_key, self.gateway_key, self.engine_key):
+                _make_key(key)
         except OSError as error:
             raise LocalFleetError(f"the state folder {self.path} can't be used: {error.strerror}") from None
 
@@ -81,6 +83,18 @@ def _make_key(path: Path) -> None:
         return
     with os.fdopen(handle, "w") as file:
         file.write(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}\n")
+
+
+def read_key(path: Path) -> str:
+    """The key of that file. Raises LocalFleetError."""
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise LocalFleetError(f"the key file {path} can't be read: {why}") from None
+    if not key:
+        raise LocalFleetError(f"the key file {path} is empty")
+    return key
 
 
 class FolderLock:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -19,6 +20,7 @@ from tests.local_fleets import running
 from tests.processes import free_port
 from tests.waiting import PATIENCE, START
 
+from rolloutfleet.fleet import EngineAddress, Fleet
 from rolloutfleet_engine.options import EngineOptions
 from rolloutfleet_engine.testing import running_engine
 from rolloutfleet_operator.local.ports import Claims
@@ -53,13 +55,6 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         workers = httpx.get(f"{gateway}/workers", headers=headers, trust_env=False).json()["workers"]
         assert sorted(worker["url"] for worker in workers) == sorted(engines)
 
-        answer = httpx.post(
-            f"{gateway}/generate",
-            json={"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True},
-            trust_env=False,
-        )
-        assert answer.status_code == 200
-
         victim = up.engine(engines[0])
         victim.kill()
         up.until_said("engine-0: killed by SIGKILL")
@@ -92,6 +87,47 @@ def test_the_gateways_own_routes_take_a_key_that_no_other_user_can_read(tmp_path
             asked = {"url": "http://127.0.0.1:9"}
             answer = httpx.post(f"{gateway}/workers", json=asked, headers=headers, trust_env=False)
             assert answer.status_code == 401
+
+
+GENERATION: dict[str, Any] = {
+    "input_ids": [1, 2, 3],
+    "sampling_params": {"max_new_tokens": 4},
+    "return_logprob": True,
+}
+CONTROL: dict[str, dict[str, Any]] = {
+    "/update_weights_from_disk": {"model_path": "a checkpoint", "weight_version": "1"},
+    "/pause_generation": {"mode": "in_place"},
+    "/continue_generation": {},
+}
+
+
+def test_gateway_and_simulated_engines_require_the_key_of_the_fleet(tmp_path: Path) -> None:
+    with running(tmp_path, FLEET.replace("replicas: 0", "replicas: 1")) as up:
+        book = up.book()
+        key = Path(book["engine_key_file"])
+        assert key == up.state / "engine.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert key.read_text().strip() not in " ".join(up.children())
+        urls = [book["gateway"]["url"], *(engine["url"] for engine in book["engines"])]
+        calls = [(f"{url}/generate", GENERATION) for url in urls]
+        calls += [(f"{url}{path}", body) for url in urls[1:] for path, body in CONTROL.items()]
+        refused = [httpx.post(url, json=body, trust_env=False) for url, body in calls]
+        assert {answer.status_code for answer in refused} == {401}
+        headers = {"authorization": f"Bearer {key.read_text().strip()}"}
+        taken = [httpx.post(url, json=body, headers=headers, trust_env=False) for url, body in calls]
+        assert {answer.status_code for answer in taken} == {200}
+
+        with Fleet.from_file(up.state) as fleet:
+            fleet.pause()
+            assert [paused(engine) for engine in fleet.engines] == [True, True]
+            fleet.resume()
+            assert [paused(engine) for engine in fleet.engines] == [False, False]
+
+
+def paused(engine: EngineAddress) -> bool:
+    """Whether it takes no generations."""
+    assert httpx.get(f"{engine.url}/model_info", headers=engine.headers, trust_env=False).status_code == 200
+    return httpx.get(f"{engine.url}/ready", trust_env=False).status_code == 503
 
 
 def test_nothing_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
@@ -195,6 +231,21 @@ def test_ctrl_c_names_the_engine_that_up_waited_for(tmp_path: Path) -> None:
         up.ctrl_c()
         assert up.process.wait(PATIENCE) == 130
         assert f"stopped while waiting for engine {engine.url} (answers 401), " in up.said()
+
+
+def test_the_key_of_given_engines_is_that_of_the_gateway_too(tmp_path: Path) -> None:
+    key = tmp_path / "theirs.key"
+    key.write_text("a key\n")
+    with (
+        running_engine(EngineOptions(api_key="a key")) as engine,
+        running(tmp_path, of_engines(engine.url), "--engine-key-file", str(key)) as up,
+    ):
+        book = up.book()
+        assert book["engine_key_file"] == str(key)
+        generate = f"{book['gateway']['url']}/generate"
+        headers = {"authorization": "Bearer a key"}
+        assert httpx.post(generate, json=GENERATION, trust_env=False).status_code == 401
+        assert httpx.post(generate, json=GENERATION, headers=headers, trust_env=False).status_code == 200
 
 
 def test_two_fleets_never_share_a_state_folder(tmp_path: Path) -> None:

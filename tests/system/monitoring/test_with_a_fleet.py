@@ -92,8 +92,9 @@ def use(up: Up, server: Prometheus) -> None:
         for session in sessions:
             session.reward(1.0)
         refused = fleet.start_session("refused")
-        for engine in up.book()["engines"]:
-            httpx.post(f"{engine['url']}/faults", json={"kind": "error_500"}).raise_for_status()
+        for engine in fleet.engines:
+            fault = {"kind": "error_500"}
+            httpx.post(f"{engine.url}/faults", headers=engine.headers, json=fault).raise_for_status()
         failed = httpx.post(
             f"{refused.base_url}/chat/completions",
             headers={"authorization": f"Bearer {refused.api_key}"},

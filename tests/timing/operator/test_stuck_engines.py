@@ -21,4 +21,5 @@ def test_an_engine_that_answers_nothing_for_a_minute_is_started_again(tmp_path: 
         time.sleep(MINUTE)
         up.until_said(f"engine-0: has not answered for {MINUTE:.0f} s")
         up.until(lambda: up.said().count("engine-0: ready") == 2)
+        assert "engine-1: has not answered" not in up.said()
         assert httpx.get(f"{engine['url']}/health", trust_env=False).status_code == 200

@@ -244,5 +244,5 @@ def test_a_local_fleets_file_is_all_that_is_needed(pair: Running, tmp_path: Path
     book.write_text(json.dumps(entries))
     with Fleet.from_file(tmp_path) as fleet:
         assert [each.ordinal for each in fleet.proxies()] == [0, 1]
-        assert fleet.engines == tuple(engine.url for engine in pair.engines)
+        assert [engine.url for engine in fleet.engines] == [engine.url for engine in pair.engines]
         assert fleet.whereabouts.proxies() == tuple(proxy.url for proxy in pair.proxies)

@@ -20,10 +20,13 @@ PAGE = ROOT / "docs" / "trainer.md"
 @pytest.fixture
 def quickstart(tmp_path: Path) -> Iterator[Running]:
     """A fleet that looks like `rolloutfleet up examples/quickstart/fleet.yaml`, from the test's folder."""
-    with running_fleet(tmp_path / "fleet", proxies=2, engines=2, engine_options=("--weight-version", "0")) as running:
+    with running_fleet(
+        tmp_path / "fleet", proxies=2, engines=2, engine_options=("--weight-version", "0"), engine_key="the engines'"
+    ) as running:
         book = {
             "name": "quickstart",
             "admin_key_file": str(key_file(running)),
+            "engine_key_file": str(tmp_path / "fleet" / "engine.key"),
             "gateway": {"url": running.gateway.url},
             "engines": [{"url": engine.url} for engine in running.engines],
             "proxies": [{"ordinal": proxy.ordinal, "url": proxy.url, "pid": 1} for proxy in running.proxies],

@@ -65,6 +65,21 @@ def test_a_file_that_changed_is_read_again_and_one_that_is_gone_is_no_harm(tmp_p
     assert found.again() == found
 
 
+def test_engines_of_a_local_fleet_have_the_key_that_its_file_names(tmp_path: Path) -> None:
+    book = a_book(tmp_path)
+    key = tmp_path / "engine.key"
+    engines = {"engines": [{"url": URL}], "engine_key_file": str(key)}
+    book.write_text(json.dumps(json.loads(book.read_text()) | engines))
+    found = Whereabouts.from_file(book)
+    with pytest.raises(BadArgument, match="the engine key file"):
+        found.engines()
+    key.write_text("a key\n")
+    [engine] = found.engines()
+    assert (engine.url, engine.headers) == (URL, {"authorization": "Bearer a key"})
+    assert "a key" not in f"{engine} {engine!r}"
+    assert Whereabouts.from_url(URL, admin_key="x").engines() == ()
+
+
 def test_a_name_on_kubernetes_is_its_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Whereabouts.on_kubernetes("math", namespace="training", admin_key="secret")
     assert found.urls == ("http://math.training.svc",)
