@@ -1,13 +1,14 @@
 """A batch of Claude Code rollouts for training: `make claude-code`, or `python -m examples.claude_code`.
 
-Starts a simulated engine that says what cues.json lays down, and before it a local fleet: two proxies and the real
-gateway. Then the real Claude Code works on a few tasks, each run in a session of its own (agents.py); what its folder
-holds in the end is its reward (tasks.py). At last batch.py, where PyTorch is, exports everything as one batch.
+Starts a local fleet: two proxies, the real gateway, and a simulated engine that says what cues.json lays down. Then the
+real Claude Code works on a few tasks, each run in a session of its own (agents.py); what its folder holds in the end is
+its reward (tasks.py). At last batch.py, where PyTorch is, exports everything as one batch.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -23,7 +24,6 @@ from rich.console import Console
 from tests.agents.programs import claude_code
 from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed, find
-from tests.processes import NotServing, free_port, serving
 from toolchain.environments import NotInstalled
 
 from rolloutfleet import AsyncFleet, FleetError
@@ -32,7 +32,6 @@ from rolloutfleet_operator.local import LocalFleet, LocalFleetError
 
 ROOT = Path(__file__).resolve().parents[2]
 CUES = Path(__file__).with_name("cues.json")
-SECONDS_TO_START = 60.0
 RESOURCE = """\
 apiVersion: rolloutfleet.dev/v1alpha1
 kind: RolloutFleet
@@ -40,7 +39,7 @@ metadata: {{name: claude-code}}
 spec:
   model: simulated
   proxies: {{replicas: 2}}
-  gateway: {{engines: {{urls: ["{engine}"]}}}}
+  engine: {{simulated: {{cues: {cues}}}}}
 """
 RUN = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
@@ -60,7 +59,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rolloutfleet-claude-code-"))
     try:
         return asyncio.run(_run(folder, installed, asked))
-    except (NotInstalled, NotServing, LocalFleetError, FleetError, RunFailed) as error:
+    except (NotInstalled, LocalFleetError, FleetError, RunFailed) as error:
         console.print(f"[red]{error}[/]")
         return 1
     except KeyboardInterrupt:
@@ -71,21 +70,18 @@ def main() -> int:
 
 async def _run(folder: Path, installed: Installed, asked: argparse.Namespace) -> int:
     program = claude_code()
-    port = free_port()
-    engine = [sys.executable, "-m", "rolloutfleet_engine", "--port", str(port), "--cues", str(CUES)]
-    console.print("starting a simulated engine and a fleet")
-    with serving(engine, port=port, log=folder / "engine.log", deadline=SECONDS_TO_START) as running:
-        async with _fleet(folder, running.url):
-            console.print(f"{len(TASKS)} tasks, {GROUP} runs of Claude Code each")
-            async with AsyncFleet.from_file(folder / "state", progress=False) as fleet:
-                rewards = await roll_out(fleet, program=program, folder=folder / "runs")
-            return await _batched(installed, folder / "state", len(rewards), asked.output)
+    console.print("starting a fleet with a simulated engine")
+    async with _fleet(folder):
+        console.print(f"{len(TASKS)} tasks, {GROUP} runs of Claude Code each")
+        async with AsyncFleet.from_file(folder / "state", progress=False) as fleet:
+            rewards = await roll_out(fleet, program=program, folder=folder / "runs")
+        return await _batched(installed, folder / "state", len(rewards), asked.output)
 
 
 @contextlib.asynccontextmanager
-async def _fleet(folder: Path, engine: str) -> AsyncIterator[None]:
+async def _fleet(folder: Path) -> AsyncIterator[None]:
     resource = folder / "fleet.yaml"
-    resource.write_text(RESOURCE.format(engine=engine))
+    resource.write_text(RESOURCE.format(cues=json.dumps(json.loads(CUES.read_text()))))
     fleet = LocalFleet(load_fleet(resource), state_dir=folder / "state", beside=folder, report=lambda _: None)
     await fleet.start()
     try:
