@@ -46,6 +46,12 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
 
 _SHM: Final = "shm"
 _SGLANG: Final = "sglang.launch_server"
+_ANSWERS: Final = """\
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as engine:
+    engine.sendall(b"GET /model_info HTTP/1.0\\r\\n\\r\\n")
+    sys.exit(not engine.recv(1))
+"""
 _CONTAINER: Final[Manifest] = {
     "name": CONTAINER,
     "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
@@ -101,3 +107,6 @@ def _ask_for_key(pod: Manifest, secret: str, *, command: Sequence[str]) -> None:
     pod["volumes"].append(ENGINE_KEY.volume(secret))
     container["volumeMounts"].append(ENGINE_KEY.mount())
     container["command"] = list(command)
+    # A probe has no key, and 401 would end the engine; whatever is answered shows that it is not stuck.
+    alive = {name: value for name, value in container["livenessProbe"].items() if name != "httpGet"}
+    container["livenessProbe"] = {**alive, "exec": {"command": ["python3", "-c", _ANSWERS, str(ENGINE_PORT)]}}

@@ -192,6 +192,16 @@ def test_no_key_is_in_environment_arguments_or_probes() -> None:
         assert "httpHeaders" not in json.dumps([container[probe] for probe in container if probe.endswith("Probe")])
 
 
+def test_an_engine_with_a_key_is_alive_if_it_answers_anything() -> None:
+    def probe(**fields: Any) -> Any:
+        return container_of(made(fleet_of(**fields)), "Deployment", "math-engine")["livenessProbe"]
+
+    plain, keyed = probe(), probe(gateway={"apiKeySecret": "engines"})
+    assert plain["httpGet"]["path"] == "/model_info"
+    assert "httpGet" not in keyed and keyed["exec"]["command"][-1] == "30000"
+    assert keyed["timeoutSeconds"] == plain["timeoutSeconds"]
+
+
 def test_dumps_are_on_the_claim_or_on_the_volume_that_is_named() -> None:
     def mount(**sessions: Any) -> Any:
         children = made(fleet_of(sessions={"dump": sessions}))
