@@ -68,7 +68,7 @@ def test_flipped_bits_are_found_after_a_crash_and_given_to_nobody(proxy: ProxyPr
     proxy.start()
     check = until(lambda: (found := proxy.stats()["check"])["state"] not in (None, "running") and found)
     assert check["state"] == "damaged" and len(check["found"]) == 4
-    assert "the store is damaged: turn 2 of the session in row" in proxy.log.read_text()
+    until(lambda: "the store is damaged: turn 2 of the session in row" in proxy.log.read_text())
 
     names = [session.session_id for session in (*bad, sound)]
     answer = exported(proxy, session_ids=names)
