@@ -3,11 +3,11 @@
 They reach for the nodes' containers, so they work on clusters that were made here, and raise ClusterError on others.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tests.waiting import until
 from toolchain.kubernetes import lifecycle
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.failures import ClusterError
@@ -55,23 +55,15 @@ def no_api_server(record: Record, cluster: Kubectl) -> Iterator[None]:
     runs, aside = f"/etc/kubernetes/manifests/{API_SERVER}", f"/etc/kubernetes/{API_SERVER}"
     docker("exec", node, "mv", runs, aside)  # the kubelet runs what is in that folder
     try:
-        _until(lambda: not _answers(cluster), "the API server is down")
+        until(lambda: not _answers(cluster), seconds=TIMEOUT, rest=0.5)
         yield
     finally:
         docker("exec", node, "mv", aside, runs)
-        _until(lambda: _answers(cluster), "the API server answers")
+        until(lambda: _answers(cluster), seconds=TIMEOUT, rest=0.5)
 
 
 def _answers(cluster: Kubectl) -> bool:
     return cluster.succeeds("get", "--raw", "/readyz", "--request-timeout=2s", seconds=10)
-
-
-def _until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"not within {TIMEOUT:g} s: {what}")
-        time.sleep(0.5)
 
 
 def _docker(record: Record) -> Docker:

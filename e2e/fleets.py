@@ -1,12 +1,12 @@
 """A fleet on the cluster as tests see it: made, edited, waited for, and asked for what it holds."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.waiting import until
 from toolchain.kubernetes.failures import CommandFailed
 from toolchain.kubernetes.kubectl import Kubectl
 
@@ -88,12 +88,12 @@ class Fleet:
 
     def until(self, what: str, holds: Callable[[], object], *, seconds: float = READY_SECONDS) -> None:
         """Look once a second. Raises AssertionError with the status where it does not come to hold."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > deadline:
-                status = self.namespace.get(self.resource).get("status")
-                raise AssertionError(f"not within {seconds:g} s: {what}; status: {json.dumps(status, indent=1)}")
-            time.sleep(1)
+        until(
+            holds,
+            seconds=seconds,
+            rest=1.0,
+            state=lambda: f"{what}; status: {json.dumps(self.status(), indent=1)}",
+        )
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.namespace.get(self.resource).get("status", {})

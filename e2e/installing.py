@@ -1,7 +1,6 @@
 """The project on a cluster: its images, built here and given to the nodes, and its chart."""
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 from images import docker as builder
 from images.__main__ import DEBOOTSTRAP, build
 from images.recipes import RECIPES
+from tests.waiting import until
 from toolchain.kubernetes import lifecycle
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.kubectl import Kubectl
@@ -85,10 +85,7 @@ def share_definition(cluster: Kubectl) -> None:
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
-    deadline = time.monotonic() + 240
-    while not _is_established(cluster):
-        assert time.monotonic() < deadline, f"{DEFINITION} can't be used 240 s after it was made"
-        time.sleep(0.5)
+    until(lambda: _is_established(cluster), seconds=240, rest=0.5)
 
 
 def _is_established(cluster: Kubectl) -> bool:

@@ -8,6 +8,7 @@ import time
 from typing import Final
 
 import pytest
+from tests.waiting import until
 from toolchain.kubernetes.failures import CommandFailed
 from toolchain.kubernetes.kubectl import Kubectl
 
@@ -52,10 +53,7 @@ def left(namespace: Kubectl) -> list[str]:
 
 def ends(namespace: Kubectl) -> None:
     """Within its pods' grace and a minute nothing of the fleet is left but its claims."""
-    deadline = time.monotonic() + SLOWEST_END
-    while there := left(namespace):
-        assert time.monotonic() < deadline, there
-        time.sleep(1)
+    until(lambda: not left(namespace), seconds=SLOWEST_END, rest=1.0, state=lambda: left(namespace))
     claims = {claim["metadata"]["name"] for claim in namespace.get("pvc", OF_THE_FLEET)["items"]}
     assert claims == {"state-demo-proxy-0", "state-demo-proxy-1"}
 

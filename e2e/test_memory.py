@@ -1,11 +1,11 @@
 """Proxies whose memory grows by the work of agents are kept within their budget, one at a time."""
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 import pytest
+from tests.waiting import until
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
@@ -67,8 +67,7 @@ def test_proxies_over_their_budget_are_restarted_one_after_the_other(
 
         fleet.patch({"memory": {"rssBudget": str(BUDGET)}})
         fleet.until("both are over their budget at once", lambda: over_budget(fleet) == set(uids))
-        for _ in _until_restarted(fleet, 2):
-            assert len(not_serving(fleet)) <= 1
+        until(lambda: restarted(fleet, pods=2), seconds=240, state=fleet.status)
     fleet.until_ready()
 
     first, second = sorted(entries(fleet), key=lambda entry: entry["time"])
@@ -86,12 +85,10 @@ def test_proxies_over_their_budget_are_restarted_one_after_the_other(
     assert traffic.lost(fleet.export(2)) == {}
 
 
-def _until_restarted(fleet: Fleet, number: int) -> Iterator[None]:
-    deadline = time.monotonic() + 240
-    while len([entry for entry in entries(fleet) if entry.get("after") is not None]) < number:
-        assert time.monotonic() < deadline, fleet.status()
-        yield
-        time.sleep(0.2)
+def restarted(fleet: Fleet, *, pods: int) -> bool:
+    """Whether so many have been, of whom one at the most does not serve at any time."""
+    assert len(not_serving(fleet)) <= 1
+    return len([entry for entry in entries(fleet) if entry.get("after") is not None]) >= pods
 
 
 def _seconds(text: str) -> float:

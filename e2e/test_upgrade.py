@@ -1,11 +1,10 @@
 """The operator is upgraded over three live fleets: two of them roll, one after another; one waits until it is asked."""
 
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from tests.waiting import until
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
@@ -54,15 +53,6 @@ def serves(pod: dict[str, Any]) -> bool:
     return conditions.get("Ready") == "True"
 
 
-def until(fleets: list[Fleet], holds: Callable[[], bool], *, seconds: float = 400) -> Iterator[list[str]]:
-    """What is down, again and again until then."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, [fleet.status() for fleet in fleets]
-        yield down(fleets)
-        time.sleep(0.3)
-
-
 def updated(fleets: list[Fleet], images: Images) -> bool:
     return all(images_of(fleet) == {images.proxy} for fleet in fleets) and all(fleet.is_ready() for fleet in fleets)
 
@@ -75,10 +65,11 @@ def ends(fleet: Fleet) -> None:
     """Nothing is left of it but its claims, which are as many as it had proxies."""
     chosen = f"--selector=rolloutfleet.dev/fleet={fleet.name}"
     kinds = "pods,statefulsets,deployments,services,configmaps,secrets,poddisruptionbudgets"
-    deadline = time.monotonic() + SLOWEST_END
-    while left := fleet.namespace("get", kinds, chosen, "--output", "name").split():
-        assert time.monotonic() < deadline, left
-        time.sleep(1)
+
+    def left() -> str:
+        return fleet.namespace("get", kinds, chosen, "--output", "name")
+
+    until(lambda: not left().split(), seconds=SLOWEST_END, rest=1.0, state=left)
     assert len(fleet.namespace.get("pvc", chosen)["items"]) == fleet.spec["proxies"]["replicas"]
 
 
@@ -90,8 +81,12 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
     uids = waits.uids()
     with fleets[0].traffic(retries=RETRIES) as traffic:
         release.install()
-        for lacking in until(fleets, lambda: updated(rolled, images)):
-            assert len(lacking) <= 1
+
+        def rolled_one_by_one() -> bool:
+            assert len(down(fleets)) <= 1
+            return updated(rolled, images)
+
+        until(rolled_one_by_one, seconds=400, state=lambda: [fleet.status() for fleet in fleets])
     assert traffic.errors == []
     assert traffic.lost(fleets[0].export(2)) == {}
 

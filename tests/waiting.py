@@ -21,13 +21,22 @@ API_SERVER_START: Final = 240.0
 """Seconds for etcd and kube-apiserver."""
 
 
-def until(holds: Callable[[], Any], *, seconds: float = PATIENCE) -> Any:
-    """Return what `holds` returns once it is true. Raises AssertionError after `seconds`."""
+def until(
+    holds: Callable[[], Any],
+    *,
+    seconds: float = PATIENCE,
+    rest: float | None = None,
+    state: Callable[[], object] = lambda: "",
+) -> Any:
+    """Return what `holds` returns once it is true. Raises AssertionError, with the `state`, after `seconds`.
+
+    `rest` is the seconds between two checks, for those that cost much.
+    """
     began = time.monotonic()
     while not (found := holds()):
         waited = time.monotonic() - began
-        assert waited < seconds, f"it did not happen in {seconds:g} s"
-        time.sleep(_rest(waited))
+        assert waited < seconds, f"it did not happen in {seconds:g} s: {state()}"
+        time.sleep(_rest(waited) if rest is None else rest)
     return found
 
 
