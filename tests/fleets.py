@@ -211,6 +211,8 @@ class AgentSession:
     session_id: str
     api_key: str
     base_url: str
+    patience: float = PATIENCE
+    """Seconds that a call of `raw_chat` may take."""
 
     def client(self, **options: Any) -> openai.OpenAI:
         made = openai.OpenAI(base_url=self.base_url, api_key=self.api_key, **(_PATIENT | options))
@@ -241,7 +243,7 @@ class AgentSession:
             f"{self.base_url}/chat/completions",
             content=body if isinstance(body, bytes) else json.dumps(body),
             headers={"authorization": f"Bearer {self.api_key}", "content-type": "application/json", **named},
-            timeout=PATIENCE,
+            timeout=self.patience,
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.engine.request_log import Answered, RequestLog
 from tests.engine.sglang.places import Installed
 from tests.engine.test_capture import assert_kept
 from tests.fleets import AgentSession, ProxyProcess
+from tests.waiting import SGLANG_START
 from tokenizers import Tokenizer
 
 from rolloutfleet_proxy.capture.engine_bounds import MAX_GRAMMAR_BYTES, MAX_WRITTEN_OUT
@@ -22,7 +24,7 @@ LIKELY = 300
 
 @pytest.fixture
 def session(real_proxy: ProxyProcess, real_engine: Engine) -> AgentSession:
-    return real_proxy.start_session()
+    return replace(real_proxy.start_session(), patience=SGLANG_START)  # it may compile a large grammar first
 
 
 def ask(session: AgentSession, **fields: JSON) -> JSON:

@@ -49,7 +49,7 @@ def older(
         older.restore(proxy.store_file)
         proxy.start()
         base_url = f"{proxy.url}/sessions/{older.names['session_id']}/v1"
-        yield older, AgentSession(proxy, base_url=base_url, **older.names)
+        yield older, AgentSession(proxy, older.names["session_id"], older.names["api_key"], base_url)
 
 
 def follow_up(said: Messages) -> Messages:
