@@ -33,7 +33,9 @@ NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
 
 BODY_LIMIT: Final = 64 * MIB
 """The largest body of a request, unless `body_limit` says another."""
-SMALLEST_BUDGET: Final = 8 * BODY_LIMIT
+_PARTS: Final = 4
+"""Of the memory budget, of which requests in flight have one."""
+SMALLEST_BUDGET: Final = _PARTS * 2 * BODY_LIMIT
 """`ProxySettings.smallest_budget` where only the budget is set, as on a cluster."""
 
 
@@ -196,12 +198,12 @@ class ProxySettings(BaseModel):
     @property
     def most_in_flight(self) -> int:
         """`in_flight_bytes`, or what follows from the budget, in bytes."""
-        return self.in_flight_bytes or max(self.memory.rss_budget // 4, 2 * self.body_limit)
+        return self.in_flight_bytes or max(self.memory.rss_budget // _PARTS, 2 * self.body_limit)
 
     @property
     def smallest_budget(self) -> int:
         """The smallest `memory.rss_budget` whose quarter has room for two bodies, or for `in_flight_bytes`; bytes."""
-        return 4 * (self.in_flight_bytes or 2 * self.body_limit)
+        return _PARTS * (self.in_flight_bytes or 2 * self.body_limit)
 
     @property
     def most_cached(self) -> int:

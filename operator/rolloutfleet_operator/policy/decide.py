@@ -154,8 +154,7 @@ def _problems(
     found = sorted((*problems.of_fleet(spec, observed, now), *crashes.problems_of(observed, now)), key=severity)
     yield from found
     yield from stuck_of(progress)
-    budget = spec.memory.rss_budget
-    yield from memory.problems_of(state.roll.members, state.verdicts, progress.busy, observed.status, budget)
+    yield from memory.problems_of(state.roll.members, state.verdicts, progress.busy, observed.status)
     if state.roll.stopped_by is not None:
         name = state.roll.stopped_by.name
         cause = next((f"{each.reason}: {each.message}; " for each in found if each.pod == name), "")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from rolloutfleet.settings import MIB, SMALLEST_BUDGET
+from rolloutfleet.settings import MIB
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.spec_for_proxies import MemorySpec
 from rolloutfleet.status import FleetStatus
@@ -154,22 +154,12 @@ def marks_of(members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], te
 
 
 def problems_of(
-    members: Iterable[ObservedPod],
-    verdicts: Mapping[str, Verdict],
-    busy: Container[str],
-    earlier: FleetStatus,
-    budget: int,
+    members: Iterable[ObservedPod], verdicts: Mapping[str, Verdict], busy: Container[str], earlier: FleetStatus
 ) -> Iterator[Problem]:
     """Who is over the budget, or can't be kept within it; `busy` are those that are on their way down or up.
 
     Too few samples say no other than the status before: a restart that has begun has not helped yet.
     """
-    if budget < SMALLEST_BUDGET:
-        message = (
-            f"memory.rssBudget, {budget // MIB}Mi, has no room for two large requests beside all else. "
-            f"{SMALLEST_BUDGET // MIB}Mi is the smallest that has"
-        )
-        yield Problem(ProblemReason.BUDGET_TOO_SMALL, message)
     known = {each.pod for each in earlier.problems if each.reason == ProblemReason.OVER_BUDGET}
     for pod in members:
         verdict = verdicts[pod.name]

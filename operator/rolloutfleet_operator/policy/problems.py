@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from rolloutfleet.settings import MIB, SMALLEST_BUDGET
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy.actions import EmitEvent
@@ -45,6 +46,7 @@ _LAST_WORDS: Final = {
 def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[Problem]:
     """All that can be told without knowing what the operator is doing about it."""
     yield from observed.problems
+    yield from _of_budget(spec.memory.rss_budget)
     yield from _of_claims(observed)
     if observed.workload is not None and observed.workload.failed_create:
         yield _not_made(observed.workload.failed_create)
@@ -52,6 +54,15 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
         yield from _of_proxy(pod, spec, observed, now)
     for deployment in (observed.gateway.deployment, observed.engines.deployment):
         yield from _of_deployment(deployment, now)
+
+
+def _of_budget(budget: int) -> Iterator[Problem]:
+    if budget < SMALLEST_BUDGET:
+        message = (
+            f"memory.rssBudget, {budget // MIB}Mi, has no room for two large requests beside all else. "
+            f"{SMALLEST_BUDGET // MIB}Mi is the smallest that has"
+        )
+        yield Problem(ProblemReason.BUDGET_TOO_SMALL, message)
 
 
 def _of_claims(observed: ObservedFleet) -> Iterator[Problem]:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rolloutfleet.settings import MemorySettings, PeersSettings, ProxySettings
+from rolloutfleet.settings import SMALLEST_BUDGET, MemorySettings, PeersSettings, ProxySettings
 from rolloutfleet.spec_for_proxies import DumpSpec, SessionsSpec
 
 
@@ -40,8 +40,9 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 def test_caches_and_bodies_follow_from_the_budget(tmp_path: Path, budget: str, cached: int, in_flight: int) -> None:
     asked = settings(tmp_path, memory=MemorySettings.model_validate({"rss_budget": budget}))
     assert (asked.most_cached, asked.most_in_flight) == (cached * 2**20, in_flight * 2**20)
+    assert asked.smallest_budget == SMALLEST_BUDGET == 2**29
     said = settings(tmp_path, memory=asked.memory, cache_bytes=7, in_flight_bytes=2**28)
-    assert (said.most_cached, said.most_in_flight) == (7, 2**28)
+    assert (said.most_cached, said.most_in_flight, said.smallest_budget) == (7, 2**28, 2**30)
 
 
 @pytest.mark.parametrize(
