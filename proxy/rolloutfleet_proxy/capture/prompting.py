@@ -187,9 +187,13 @@ def _named_first(session: Session, request: TurnRequest, nodes: list[Node]) -> l
     whose items it refers to come before others."""
     if request.is_whole:
         return nodes
-    followed = None if request.follows is None else session.turn_named(request.follows)
-    referred = session.turns_named(frozenset(request.refers))
-    return sorted(nodes, key=lambda node: (node.turn != followed, -node.length, node.turn not in referred))
+    referred = frozenset(request.refers)
+
+    def rank(node: Node) -> tuple[bool, int, bool]:
+        name = session.briefs[node.turn].name
+        return name != request.follows, -node.length, name not in referred
+
+    return sorted(nodes, key=rank)
 
 
 def _continued(session: Session, request: TurnRequest, asked: Conversation, node: Node | None) -> Continued:
