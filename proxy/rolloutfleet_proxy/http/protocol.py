@@ -100,13 +100,16 @@ class HttpProtocol(BoundedProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._replaying:
+            return
         scope = cast(dict[str, Any], self.scope)
         scope[EMPTIED], scope[CLOSED] = self.emptied, self.closed
         self._from_peer = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._from_peer = self._from_peer or name.lower() in PASSED
+        if not self._replaying:
+            self._from_peer = self._from_peer or self.headers[-1][0] in PASSED
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
