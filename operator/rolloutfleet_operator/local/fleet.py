@@ -345,7 +345,7 @@ class LocalFleet:
     def _engine_look(self) -> EngineLook:
         return EngineLook(
             gateway=self._site.url(GATEWAY),
-            gateway_key=self.folder.gateway_key.read_text().strip(),
+            gateway_key=read_key(self.folder.gateway_key),
             engines=self._site.engine_urls(self._fleet.spec),
             engine_key=self._engine_key,
         )
@@ -370,7 +370,7 @@ def _client(**more: Any) -> httpx.AsyncClient:
 
 async def _until(holds: Callable[[Any], bool], url: str, key: str) -> None:
     """Return when that holds of what is answered there."""
-    async with _client(headers={"authorization": f"Bearer {key}"}) as client:
+    async with _client(headers=bearer(key)) as client:
         while True:
             with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
                 if holds((await client.get(url)).json()):
