@@ -55,11 +55,11 @@ def no_api_server(record: Record, cluster: Kubectl) -> Iterator[None]:
     runs, aside = f"/etc/kubernetes/manifests/{API_SERVER}", f"/etc/kubernetes/{API_SERVER}"
     docker("exec", node, "mv", runs, aside)  # the kubelet runs what is in that folder
     try:
-        until(lambda: not _answers(cluster), seconds=TIMEOUT, rest=0.5)
+        until(lambda: not _answers(cluster), seconds=TIMEOUT, rest=0.5, state=lambda: "the API server still answers")
         yield
     finally:
         docker("exec", node, "mv", aside, runs)
-        until(lambda: _answers(cluster), seconds=TIMEOUT, rest=0.5)
+        until(lambda: _answers(cluster), seconds=TIMEOUT, rest=0.5, state=lambda: "the API server does not answer")
 
 
 def _answers(cluster: Kubectl) -> bool:

@@ -85,7 +85,7 @@ def share_definition(cluster: Kubectl) -> None:
     shown = ("--show-only", "templates/crd.yaml", "--show-only", "templates/clusterroles.yaml")
     text = cluster.helm("template", RELEASE, CHART, "--kube-version", "1.34.0", *shown)
     cluster("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=text)
-    until(lambda: _is_established(cluster), seconds=240, rest=0.5)
+    until(lambda: _is_established(cluster), seconds=240, rest=0.5, state=lambda: f"{DEFINITION} can't be used")
 
 
 def _is_established(cluster: Kubectl) -> bool:

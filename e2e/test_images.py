@@ -13,7 +13,7 @@ import pytest
 from images import docker as builder
 from images.recipes import RECIPES, REPOSITORY, project_version
 from tests.unit.images.locks import pinned
-from tests.waiting import START, until
+from tests.waiting import until
 from toolchain.kubernetes.docker.client import Docker
 
 from e2e import containers
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.no_operator, pytest.mark.timeout(900)]
 
 MEGABYTES = {"proxy": 420, "operator": 420, "gateway": 300, "engine": 330}
 """Unpacked, with a base of 120 MB: what each is now, and a little room."""
+TIMEOUT = 240.0
 WHO = "import os, pathlib; print(os.getuid(), os.getgid(), pathlib.Path.home(), os.environ['PYTHONDONTWRITEBYTECODE'])"
 INSTALLED = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
 WRITE = "open('/opt/rolloutfleet/probe', 'w')"
@@ -92,7 +93,7 @@ def test_proxy_gateway_and_engine_answer_a_stock_client_and_end_when_told(
     built: dict[str, str], host: Host, tmp_path: Path
 ) -> None:
     engine = host.start(built["engine"])
-    until(lambda: "ready" in engine.log(), seconds=START, state=engine.log)
+    until(lambda: "ready" in engine.log(), seconds=TIMEOUT, state=engine.log)
     gateway = host.start(
         *(built["gateway"], "--host", "127.0.0.1", "--port", "30001", "--policy", "manual"),
         *("--disable-retries", "--disable-circuit-breaker", "--worker-startup-check-interval", "1"),
@@ -103,7 +104,7 @@ def test_proxy_gateway_and_engine_answer_a_stock_client_and_end_when_told(
         mounts={_settings(tmp_path): "/etc/rolloutfleet:ro", _state(tmp_path): "/state"},
     )
     for url, container in (("http://127.0.0.1:30001/readiness", gateway), ("http://127.0.0.1:8080/ready", proxy)):
-        until(partial(_answers, host, built["proxy"], url), seconds=START, state=container.log)
+        until(partial(_answers, host, built["proxy"], url), seconds=TIMEOUT, state=container.log)
 
     said = json.loads(
         host.run(built["proxy"], "-c", AGENT, program="python", mounts={tmp_path / "etc": "/etc/rolloutfleet:ro"})
