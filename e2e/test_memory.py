@@ -86,7 +86,7 @@ def test_proxies_over_their_budget_are_restarted_one_after_the_other(
 
 
 def restarted(fleet: Fleet, *, pods: int) -> bool:
-    """Whether so many have been, of whom one at the most does not serve at any time."""
+    """Return whether so many have been. Raises AssertionError where more than one does not serve."""
     assert len(not_serving(fleet)) <= 1
     return len([entry for entry in entries(fleet) if entry.get("after") is not None]) >= pods
 

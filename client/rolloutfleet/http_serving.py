@@ -33,8 +33,8 @@ REST_TIMEOUT: Final = 30.0
 MAX_PIPELINED: Final = 64
 """Requests of one connection that wait for the answers before them."""
 LINGER_TIMEOUT: Final = 2.0
-"""What still comes behind a refusal is read for so long: a closed socket would reset the connection, and the client
-might never see the answer."""
+"""Seconds for which bytes behind a refusal are read: a closed socket would reset the connection, and the client might
+never see the answer."""
 TICKS_A_LOOK: Final = 10
 """uvicorn ticks ten times a second."""
 
@@ -73,7 +73,7 @@ class BoundedServer(uvicorn.Server):
 
 
 class _Reading(Enum):
-    """What comes next over a connection."""
+    """The part of a request that comes next over a connection."""
 
     NOTHING = auto()
     """A new request, or none."""
@@ -96,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._since = 0.0
         """When the client began to owe what it owes now, or to rest."""
         self._used = False
-        """Whether a request has ever been answered here."""
+        """True once a request has been answered here."""
         self._unparsed = 0
         """Bytes since the parser last came to the end of a head, a piece of a body or a request."""
         self._advanced = False
@@ -215,7 +215,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._answering is not None and not self._answering.response_complete
 
     def _between_requests(self) -> bool:
-        """Whether all that came so far is whole requests."""
+        """Return whether all that came so far is whole requests."""
         return self._reading is _Reading.NOTHING and not self._unparsed
 
     def _rest(self) -> None:
@@ -250,11 +250,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._most_bytes() - self._unparsed
 
     def _most_bytes(self) -> int:
-        """That the head may have."""
+        """The limit of a head's bytes."""
         return HEAD_BYTES
 
     def _most_headers(self) -> int:
-        """That the head may have."""
+        """The limit of a head's headers."""
         return HEADERS
 
     def _check_number(self) -> None:

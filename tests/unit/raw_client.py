@@ -30,7 +30,7 @@ class Client:
             length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             return int(head.split()[1]), await self._reader.readexactly(length)
 
-    def says_no_more(self) -> None:
+    def half_close(self) -> None:
         self._writer.write_eof()
 
     async def error(self) -> tuple[int, str]:

@@ -179,7 +179,7 @@ def _book(path: str | Path | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """What a local fleet's file names."""
+    """The entries of a local fleet's file."""
 
     proxies: tuple[str, ...]
     admin_key_file: Path

@@ -130,7 +130,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the messages are the conversation, and nothing of it is in earlier turns alone."""
+        """True where the messages are the conversation, and nothing of it is in earlier turns alone."""
         return self.follows is None and not self.refers
 
     def filled(self, answers: Mapping[str, Answer]) -> list[Message]:

@@ -101,7 +101,7 @@ class Delivery(IntEnum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a turn said, and how it ended."""
+    """The answer of a turn, and how it ended."""
 
     output: dict[str, Any]
     """The answer as a message, in the form in which requests have them (`domain.messages`):
@@ -130,7 +130,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Generated(Answer, frozen=True):
-    """What a generation made of a session's messages."""
+    """The result of a generation from a session's messages."""
 
     session: int
     name: str

@@ -69,7 +69,7 @@ def test_a_client_of_http_1_0_gets_streams_without_chunks_from_every_proxy(two: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_will_send_no_more_gets_its_answer_from_every_proxy(two: Fleet, stream: bool) -> None:
+def test_a_half_closed_client_gets_its_answer_from_every_proxy(two: Fleet, stream: bool) -> None:
     session = two.proxy.start_session()
     path = f"/sessions/{session.session_id}/v1/chat/completions"
     content = json.dumps({**CHAT, "stream": stream}).encode()

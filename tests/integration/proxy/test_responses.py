@@ -272,7 +272,7 @@ async def test_what_is_named_is_there_after_a_restart(fleet: Fleet, tmp_path: Pa
         assert turns[2]["parent_id"] == turns[3]["parent_id"] == turns[0]["turn_id"]
 
 
-async def test_what_is_named_is_bounded_as_a_body_is(fleet: Fleet, tmp_path: Path) -> None:
+async def test_answers_referred_to_are_bounded_as_a_body_is(fleet: Fleet, tmp_path: Path) -> None:
     limit = 4_000
     async with proxy_in_process(fleet, tmp_path, body_limit=limit) as (_, admin):
         started = (await admin.post("/sessions", json={})).raise_for_status().json()

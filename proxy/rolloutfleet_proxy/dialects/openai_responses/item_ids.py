@@ -1,4 +1,4 @@
-"""Which items a turn has, their ids, and what these say when they come back. Pure."""
+"""The items of a turn, their ids, and the meaning of an id that comes back. Pure."""
 
 from __future__ import annotations
 

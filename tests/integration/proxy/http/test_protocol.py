@@ -126,14 +126,14 @@ def test_what_a_client_leaves_behind_has_not_left(run: Run) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/last-held", b"/last-large-held"])
-def test_a_client_that_will_send_no_more_is_answered_and_one_that_left_is_not(run: Run, path: bytes) -> None:
+def test_a_half_closed_client_is_answered_and_one_that_left_is_not(run: Run, path: bytes) -> None:
     async def work(server: Server) -> None:
         for stays in (True, False):
             server.app.begun.clear()
             server.app.go_on.clear()
             client = await server.connect(b"GET %s HTTP/1.1\r\n\r\n" % path)
             await server.app.begun.wait()
-            client.says_no_more()
+            client.half_close()
             await client.skip(b"100 Continue\r\n\r\n")
             if not stays:
                 await client.close()

@@ -375,10 +375,10 @@ HELD = b"GET /held HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @pytest.mark.parametrize("asked", [HELD, HELD + GET, GET + HELD], ids=["one", "one before", "one behind"])
-async def test_a_client_that_will_send_no_more_is_answered(server: Server, asked: bytes) -> None:
+async def test_a_half_closed_client_is_answered(server: Server, asked: bytes) -> None:
     client = await server.connect(asked)
     await server.app.begun.wait()
-    client.says_no_more()
+    client.half_close()
     await asyncio.sleep(2 * A_LOOK)
     server.app.go_on.set()
     said = (await client.rest()).split(b"HTTP/1.1 ")
@@ -389,7 +389,7 @@ async def test_a_client_that_will_send_no_more_is_answered(server: Server, asked
 async def test_a_client_that_left_before_its_answer_has_begun_is_seen_to_leave(server: Server) -> None:
     client = await server.connect(HELD)
     await server.app.begun.wait()
-    client.says_no_more()
+    client.half_close()
     await client.skip(b"HTTP/1.1 100 Continue\r\n\r\n")
     await client.close()
     await comes_true(lambda: not server.state.connections)
@@ -403,26 +403,26 @@ async def test_a_client_that_left_before_its_answer_has_begun_is_seen_to_leave(s
 async def test_a_client_that_can_wait_for_nothing_more_has_left(server: Server, asked: bytes) -> None:
     client = await server.connect(asked)
     await server.app.begun.wait()
-    client.says_no_more()
+    client.half_close()
     await comes_true(lambda: not server.state.connections)
     assert b"100 Continue" not in await client.rest()
 
 
 @pytest.mark.parametrize("path", [b"/last-held", b"/last-large-held"])
-async def test_what_a_client_that_will_send_no_more_takes_has_left(server: Server, path: bytes) -> None:
+async def test_an_answer_that_a_half_closed_client_takes_has_left(server: Server, path: bytes) -> None:
     client = await server.connect(b"GET %s HTTP/1.1\r\n\r\n" % path)
     await server.app.begun.wait()
-    client.says_no_more()
+    client.half_close()
     await client.skip(b"100 Continue\r\n\r\n")
     server.app.go_on.set()
     await client.rest()
     assert await server.app.has_left.get()
 
 
-async def test_what_a_client_that_will_send_no_more_leaves_behind_has_not_left(server: Server) -> None:
+async def test_an_answer_that_a_half_closed_client_abandons_has_not_left(server: Server) -> None:
     client = await server.connect(b"GET /last-large-held HTTP/1.1\r\n\r\n")
     await server.app.begun.wait()
-    client.says_no_more()
+    client.half_close()
     await client.skip(b"100 Continue\r\n\r\n")
     server.app.go_on.set()
     await client.skip(b"HTTP/1.1 200")

@@ -125,7 +125,7 @@ def test_requests_that_name_other_items_are_told_apart() -> None:
     assert len({(digest.chains[-1], *digest.reasonings) for digest in digests}) == 6
 
 
-def test_what_is_wrong_beside_a_reference_is_said_before_any_turn_is_read() -> None:
+def test_a_mistake_beside_a_reference_is_refused_before_any_turn_is_read() -> None:
     with pytest.raises(DomainError) as caught:
         asked(input=[reference(f"msg_{FIRST}")], tools=[{**PATCH, "format": 1}])
     assert caught.value.param == "tools[0].format"
