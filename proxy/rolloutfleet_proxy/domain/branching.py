@@ -18,6 +18,7 @@ from rolloutfleet_proxy.domain.messages import (
     TemplateArgs,
     call_ids,
     canonical,
+    in_order,
     reasoning_digest,
 )
 from rolloutfleet_proxy.domain.tree import Node
@@ -99,7 +100,8 @@ def branch_reason(
 def parting(asked: Asked, messages: Sequence[Message], args: TemplateArgs | None) -> BranchReason | None:
     """The first difference to a turn's own messages, its answer included; or, where it is a root, to its `args`."""
     ours, theirs = Calls(asked.call_ids), Calls(asked.call_ids)
-    for index, (known, given) in enumerate(zip(messages, asked.messages[asked.start :], strict=False), asked.start):
+    both = zip(in_order(messages, ours), in_order(asked.messages[asked.start :], theirs), strict=False)
+    for index, (known, given) in enumerate(both, asked.start):
         field = _differing(known, given, ours.place(known), theirs.place(given), asked.rules)
         if field is not None:
             return BranchReason(index, field)

@@ -23,6 +23,7 @@ from rolloutfleet_proxy.domain.messages import (
     append,
     beginning,
     call_ids,
+    in_order,
     reasoning_digest,
 )
 
@@ -119,7 +120,7 @@ def made_anew(turns: Iterable[OwnMessages], rules: Rules) -> dict[int, Digests]:
 
 
 def _digests(chain: bytes, turn: OwnMessages, calls: Calls, rules: Rules) -> Digests:
-    for message in turn.messages:
+    for message in in_order(turn.messages, calls):
         chain = append(chain, message, rules, calls)
     own = [*turn.messages, turn.output]
     reasonings = [(turn.start + index, digest) for index, each in enumerate(own) if (digest := reasoning_digest(each))]

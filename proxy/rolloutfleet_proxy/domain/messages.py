@@ -11,9 +11,11 @@ compares is therefore a canonical form of what the chat format writes of a messa
 - content given as a list of text parts is the same as the texts joined with nothing between them.
   Every format of `render` joins them so, and `render` hands the joined text on, which makes it true for all;
 - of a tool call its function's name and arguments count. Arguments compare as JSON, whether they come as text or as an
-  object: the order of keys doesn't matter, and 1.0 is 1. Text that isn't JSON compares as text;
+  object: the order of keys doesn't matter, and 1.0 is 1. None, empty text, blanks and null are `{}`. Text that isn't
+  JSON compares as text;
 - a tool call's id doesn't count, only which call a tool message answers: ids that were all given new names are the same
   (`call_ids`, `renamed`);
+- results that follow each other have the order of the calls that they answer (`in_order`);
 - reasoning is digested apart, without the white space around it: a request may leave it out, but not change it
   (`tree.Tree.matches`).
 
@@ -26,8 +28,9 @@ Text content is digested as it is, behind the JSON of the other fields: as JSON 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
@@ -116,8 +119,9 @@ def _space(named: str | None) -> Space:
 
 
 PLAIN_RULES = Rules()
-_VERSION = "2"
-"""1, which had no name, counted every field that a message had."""
+_VERSION = "3"
+"""1, which had no name, counted every field that a message had; to 2, a call without arguments was another than
+one with `{}`, and results in another order were others."""
 
 
 class Calls:
@@ -166,11 +170,11 @@ def reasoning_of(message: Mapping[str, Any]) -> Any:
     return reasoning.strip() if isinstance(reasoning, str) else reasoning
 
 
-def conversation(messages: Sequence[Mapping[str, Any]], args: TemplateArgs, rules: Rules = PLAIN_RULES) -> Conversation:
+def conversation(messages: Sequence[Message], args: TemplateArgs, rules: Rules = PLAIN_RULES) -> Conversation:
     """Digest a request. Other tools or other template arguments make another conversation from its start."""
     chain = beginning(args)
     chains, calls = [chain], Calls()
-    for message in messages:
+    for message in in_order(messages, calls):
         chain = append(chain, message, rules, calls)
         chains.append(chain)
     return Conversation(chains, [reasoning_digest(message) for message in messages], calls.ids)
@@ -199,6 +203,25 @@ def call_ids(messages: Sequence[Mapping[str, Any]]) -> list[str | None]:
         for call in calls
         if type(call) is dict
     ]
+
+
+def in_order(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
+    """The messages, with results that follow each other in the order of the calls that they answer; as they came where
+    one of them answers none. `calls` are those before, and whoever iterates adds those of each message."""
+    for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
+        if not is_result:
+            yield from run
+            continue
+        results = list(run)
+        places = [place for result in results if (place := calls.place(result)) is not None]
+        if len(places) == len(results):
+            results = [results[index] for index in sorted(range(len(places)), key=places.__getitem__)]
+        yield from results
+
+
+def lacks_arguments(arguments: Any) -> bool:
+    """Whether a call's arguments are nothing, blanks or null, all of which mean `{}`."""
+    return arguments is None or (type(arguments) is str and arguments.strip() in ("", "null"))
 
 
 def renamed(messages: list[Message], known: Sequence[str | None]) -> list[Message]:
@@ -287,10 +310,11 @@ def _canonical_call(call: Any) -> Any:
     function = call.get("function") if type(call) is dict else None
     if type(function) is not dict:
         return call
-    form = {"name": function.get("name")}
-    if not _is_empty(arguments := function.get("arguments")):
-        form["arguments"] = _canonical_arguments(arguments)
-    return form
+    arguments = function.get("arguments")
+    return {
+        "name": function.get("name"),
+        "arguments": ["json", {}] if lacks_arguments(arguments) else _canonical_arguments(arguments),
+    }
 
 
 def _canonical_arguments(arguments: Any) -> list[Any]:

@@ -27,7 +27,7 @@ def found(*ids: str) -> list[dict[str, Any]]:
 
 FIRST = [{"role": "user", "content": "Hello?"}, says("a", "b", thought=" hm\n")]
 SECOND = [*FIRST, *found("b", "a"), says("c")]
-OTHER = [*FIRST, *found("a", "b"), says("d", thought="no")]
+OTHER = [*FIRST, *found("b", "b"), says("d", thought="no")]
 THIRD = [*SECOND, *found("c"), says("e")]
 
 

@@ -12,12 +12,14 @@ from rolloutfleet_proxy.domain.matching import OLDEST_RULES
 from rolloutfleet_proxy.domain.messages import (
     NO_ARGS,
     PLAIN_RULES,
+    Calls,
     Outer,
     Rules,
     Space,
     TemplateArgs,
     append,
     conversation,
+    in_order,
     joined_text,
     reasoning_digest,
     renamed,
@@ -190,14 +192,40 @@ def last_chain(*exchanges: list[dict[str, Any]]) -> bytes:
     return conversation([message for each in exchanges for message in each], NO_ARGS).chains[-1]
 
 
-def test_ids_that_were_all_given_new_names_are_the_same_and_swapped_ones_are_not() -> None:
+def test_ids_that_were_all_given_new_names_are_the_same_and_exchanged_ones_are_not() -> None:
     sent = last_chain(exchange("a", "b", answers="ab"), exchange("c", answers="c"))
     assert sent == last_chain(exchange("x", "y", answers="xy"), exchange("z", answers="z"))
-    assert sent != last_chain(exchange("a", "b", answers="ba"), exchange("c", answers="c"))
     assert sent != last_chain(exchange("a", "b", answers="xb"), exchange("c", answers="c"))
+    assert sent != last_chain(exchange("a", "b", answers="bb"), exchange("c", answers="c"))
     assert sent != last_chain(exchange("a", "b", answers="ab"), exchange("c", answers="a"))
     # Some models count their calls anew in each answer.
     assert sent == last_chain(exchange("a", "b", answers="ab"), exchange("a", answers="a"))
+
+
+@pytest.mark.parametrize("sent", ["ab", "ba"])
+def test_results_that_follow_each_other_have_the_order_of_their_calls(sent: str) -> None:
+    calling, first, second = exchange("a", "b", answers=["a", "b"])
+    results = {"a": first | {"content": "A"}, "b": second | {"content": "B"}}
+    given = [calling, *(results[each] for each in sent)]
+    assert conversation(given, NO_ARGS).chains[-1] == last_chain([calling, results["a"], results["b"]])
+    apart = [calling, results["b"], {"role": "user", "content": "And?"}, results["a"]]
+    with_another = [results["b"], results["a"], {"role": "tool"}]
+    assert all(list(in_order(each, Calls(["a", "b"]))) == each for each in (apart, with_another))
+    assert last_chain(given) != last_chain([calling, *(results[each] | {"content": "A"} for each in sent)])
+
+
+def test_an_id_that_comes_again_names_the_newest_call_before_it() -> None:
+    first, second = exchange("a", "b", answers="ab"), exchange("b", "a", answers=["a", "b"])
+    assert last_chain(first, second) == last_chain(first, exchange("x", "y", answers="xy"))
+
+
+@pytest.mark.parametrize("lacking", [None, "", " \n", "null", " null\n", {}])
+def test_a_call_without_arguments_is_one_with_an_empty_object(lacking: Any) -> None:
+    assert digest(call(lacking)) == digest(call("{}"))
+    bare = call(lacking)
+    del bare["tool_calls"][0]["function"]["arguments"]
+    assert digest(bare) == digest(call("{ }"))
+    assert digest(call(lacking)) != digest(call("[]")) != digest(call("0"))
 
 
 def test_calls_get_the_names_back_that_they_are_known_by() -> None:
