@@ -23,7 +23,7 @@ _FRAME: Final = frozenset({"role", "content", "tool_call_id"})
 _PLAIN: tuple[Message, ...] = ({"role": "user", "content": "?"},)
 _WHAT_TO_WRITE = {
     "arguments": "the arguments of a call must be a JSON object",
-    "parameters": "the parameters of a function must be a JSON schema of an object, whose references lie within it",
+    "parameters": "the parameters of a function must be a JSON schema of an object",
     "description": "the description of a function must be text",
 }
 

@@ -52,6 +52,8 @@ _VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1"})
 _STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
 _KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
 _NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
+NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
+"""Formats that write of a call's function no more than its id."""
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
 # there are not the same, and a bridge, which renders no earlier message, would not see it. A model's own template is
 # never bridged: there a full render tells.
@@ -96,12 +98,17 @@ class _StrictJson(ModuleType):
 
     @staticmethod
     def loads(text: str) -> Any:
-        try:
-            return json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise json.JSONDecodeError(str(error), "", 0) from error
+        return json_value(text)
+
+
+def json_value(text: str) -> Any:
+    """What JSON text says. Raises json.JSONDecodeError, for all that is not JSON (1)."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise json.JSONDecodeError(str(error), "", 0) from error
 
 
 def _refuse_constant(name: str) -> None:

@@ -27,7 +27,9 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, Template
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
+from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
 from rolloutfleet_proxy.tokens.quirks import (
+    NAMES_CALLS_BY_ID,
     Unrenderable,
     assistant_mark,
     create_renderer,
@@ -41,6 +43,7 @@ from rolloutfleet_proxy.tokens.quirks import (
 from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
+from rolloutfleet_proxy.tokens.tool_support import writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
@@ -132,6 +135,9 @@ class ChatFormat:
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
         self._system_messages = support_of(self._written, kinds=system_roles(renderer))
         self._text_with_calls = text_with_calls(self._written)
+        self._ids = Ids.FUNCTIONS if renderer in NAMES_CALLS_BY_ID else Ids.WRITTEN
+        if self._ids is Ids.WRITTEN and not writes_ids(self._tried):
+            self._ids = Ids.UNWRITTEN
         self.rules = Rules(
             written_fields(renderer),
             plain=trimmed_whitespace(self._written, reasoned=False),
@@ -177,11 +183,22 @@ class ChatFormat:
             raise self._placed_fault(str(error), messages, args, renders) from error
 
     def _written_whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
-        asked = renderable(self.name, messages)
+        asked = self._asked(messages)
         self._check_said(asked)
         ids = renders.full(self._said(adapted(asked, self._system_messages, start=0)), args)
         self._check_heard(asked, ids, start=0)
         return ids
+
+    def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
+        """The messages from `start` on, in the form that the format expects."""
+        return renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
+
+    def _tried(self, messages: Sequence[Message], args: TemplateArgs) -> array[int] | None:
+        """What the format writes, whatever is missing; None where it refuses."""
+        try:
+            return self.full(self._said(adapted(self._asked(messages), self._system_messages, start=0)), args)
+        except Unrenderable:
+            return None
 
     def _placed_fault(
         self, said: str, messages: Sequence[Message], args: TemplateArgs, renders: Renders
@@ -234,7 +251,7 @@ class ChatFormat:
         self, messages: Sequence[Message], args: TemplateArgs, candidate: Candidate, renders: Renders
     ) -> array[int] | None:
         """The candidate's tokens and the new messages' behind them; None where the format can't say."""
-        new = renderable(self.name, messages, candidate.length)
+        new = self._asked(messages, candidate.length)
         if not new or any(message["role"] == "assistant" for message in new):
             return None
         prompt_ids, output_ids = candidate.load()
