@@ -10,6 +10,7 @@ from typing import Any, Literal
 from renderers.base import MODEL_RENDERER_MAP
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.model_files import ModelFiles, ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
@@ -110,8 +111,12 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
         found = chat_format(renderer)
         if vocabulary.template is None:
             return found
-        ids = found.full(messages, TemplateArgs(tools))
-        text = vocabulary.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+
+        def own(tools: list[Any] | None) -> Any:
+            return vocabulary.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+
+        told = tools if renderer not in deepseek.FORMATS or own(tools) != own(None) else None
+        ids, text = found.full(messages, TemplateArgs(told)), own(told)
     except (Unrenderable, ValueError) as error:
         log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error.__cause__ or error)
         return None

@@ -24,6 +24,7 @@ from renderers.base import merge_chat_template_kwargs
 from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
+from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
@@ -43,7 +44,7 @@ from rolloutfleet_proxy.tokens.quirks import (
 from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
-from rolloutfleet_proxy.tokens.tool_support import writes_ids
+from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
@@ -135,9 +136,13 @@ class ChatFormat:
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
         self._system_messages = support_of(self._written, kinds=system_roles(renderer))
         self._text_with_calls = text_with_calls(self._written)
+        self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
+        """Of a format whose tools are written here."""
         self._ids = Ids.FUNCTIONS if renderer in NAMES_CALLS_BY_ID else Ids.WRITTEN
         if self._ids is Ids.WRITTEN and not writes_ids(self._tried):
             self._ids = Ids.UNWRITTEN
+        self._drops = drops_some(self._tried)
+        """Whether tools, or their calls or results, may be missing in what is written."""
         self.rules = Rules(
             written_fields(renderer),
             plain=trimmed_whitespace(self._written, reasoned=False),
@@ -187,6 +192,8 @@ class ChatFormat:
         self._check_said(asked)
         ids = renders.full(self._said(adapted(asked, self._system_messages, start=0)), args)
         self._check_heard(asked, ids, start=0)
+        if self._drops and (place := dropped(self._tried, messages, args)):
+            raise Unrenderable(f"the chat format {self.name} drops them: leave them out", param=place)
         return ids
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
@@ -278,15 +285,20 @@ class ChatFormat:
         # The very same objects: a packed run is equal to any other.
         if len(rendered.token_ids) < len(prior) or not all(map(is_, rendered.token_ids, prior)):
             return None
-        return unpacked(rendered.token_ids[len(prior) :])
+        return self._broken(unpacked(rendered.token_ids[len(prior) :]), args)
 
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
         renderer = self._renderer_for(args.kwargs)
         try:
+            if args.tools and self._breaks:
+                messages = deepseek.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=args.tools or None, add_generation_prompt=True)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
             raise refusal(self.name, error) from error
-        return unpacked(ids)
+        return self._broken(unpacked(ids), args)
+
+    def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
+        return self._breaks.added(ids) if args.tools and self._breaks else ids
 
     # Tokens to messages
 

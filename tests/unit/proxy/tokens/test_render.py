@@ -452,6 +452,7 @@ class TestLoading:
 
 
 TEMPLATE = """
+{%- for tool in tools or [] -%}{{ tool.function.name }}{{ "\\n" }}{%- endfor -%}
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}: {% generation %}{{ message.content }}{% endgeneration %}
 {%- for call in message.tool_calls or [] -%}

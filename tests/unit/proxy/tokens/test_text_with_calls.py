@@ -53,8 +53,9 @@ def test_where_one_message_cant_hold_both_the_text_is_a_message_of_its_own(model
 
 
 LOOP = "{%% for m in messages %%}<|im_start|>{{ m.role }}: %s<|im_end|>{%% endfor %%}<|im_start|>"
-CALLS_ALONE = LOOP % "{{ m.tool_calls[0].function.name if m.tool_calls else m.content }}"
-LOSING = LOOP % "{{ m.tool_calls[0].function.name if m.tool_calls else m.content if loop.length != 6 else 'no' }}"
+NAMED = "m.tool_calls[0].function.name ~ m.tool_calls[0].function.arguments"
+CALLS_ALONE = LOOP % f"{{{{ {NAMED} if m.tool_calls else m.content }}}}"
+LOSING = LOOP % f"{{{{ {NAMED} if m.tool_calls else m.content if loop.length != 6 else 'no' }}}}"
 
 
 def of_its_own(folder: Path, template: str) -> ChatFormat:

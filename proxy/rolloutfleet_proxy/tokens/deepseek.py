@@ -1,0 +1,65 @@
+"""Tools of DeepSeek V3 and R1, whose own templates have no place for them and drop them without a word.
+
+The form is that of SGLang's `examples/chat_template/tool_chat_template_deepseekv3.jinja` and `...deepseekr1.jinja`,
+which are alike here: the tools stand behind the system prompt, each as JSON, words stand before results, and a line
+break between calls and between results. Only requests with tools are written so.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rolloutfleet_proxy.domain.messages import Message
+from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
+
+FORMATS: Final = frozenset({"deepseek-v3", "deepseek-r1"})
+
+
+def _mark(name: str) -> str:
+    return "<\uff5c{}\uff5c>".format(name.replace(" ", "\u2581"))
+
+
+_EXAMPLE = (
+    f"{_mark('tool calls begin')}{_mark('tool call begin')}function{_mark('tool sep')}FUNCTION_NAME\n"
+    f'```json\n{{"param1": "value1", "param2": "value2"}}\n```{_mark("tool call end")}{_mark("tool calls end")}'
+)
+_HEAD = (
+    "You are a helpful assistant with tool calling capabilities. When a tool call is needed, you MUST use the "
+    f"following format to issue the call:\n{_EXAMPLE}\n\nMake sure the JSON is valid."
+    "## Tools\n\n### Function\n\nYou have the following functions available:\n\n"
+)
+_BEFORE_RESULTS = (
+    "Use the results below to formulate an answer to the user question unless additional information is needed."
+)
+_BETWEEN = (("tool call end", "tool call begin"), ("tool output end", "tool output begin"))
+
+
+def with_tools_told(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
+    """The messages, with the tools in a system message behind those that lead; these are joined by empty lines."""
+    lead = next((index for index, each in enumerate(messages) if each["role"] != "system"), len(messages))
+    text = _HEAD + "".join(f"\n```json\n{json.dumps(tool, ensure_ascii=False)}\n```\n" for tool in tools)
+    told: Message = {"role": "system", "content": text if lead else f"\n\n{text}"}
+    return [*messages[:lead], told, *messages[lead:]]
+
+
+class Breaks:
+    """What stands between the calls and the results of a prompt, in a vocabulary's tokens."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        def encoded(text: str) -> list[int]:
+            return vocabulary.encode(text, add_special_tokens=False)
+
+        self._before = {encoded(_mark("tool outputs begin"))[0]: encoded(_BEFORE_RESULTS)}
+        self._between = {tuple(encoded(_mark(each))[0] for each in pair): encoded("\n") for pair in _BETWEEN}
+
+    def added(self, ids: array[int]) -> array[int]:
+        """The ids with them."""
+        written, last = array("i"), -1
+        for each in ids:
+            written.extend(self._before.get(each) or self._between.get((last, each)) or ())
+            written.append(each)
+            last = each
+        return written
