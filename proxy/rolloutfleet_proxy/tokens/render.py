@@ -44,6 +44,7 @@ from rolloutfleet_proxy.tokens.quirks import (
 from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
+from rolloutfleet_proxy.tokens.tool_schemas import writable
 from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
@@ -276,7 +277,7 @@ class ChatFormat:
         renderer = self._renderer_for(args.kwargs)
         packed = self.vocabulary.packed(output)
         try:
-            rendered = renderer.bridge_to_next_turn(tail, packed, messages, tools=args.tools or None)
+            rendered = renderer.bridge_to_next_turn(tail, packed, messages, tools=self._tools(args))
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
             return None  # A full render says what is wrong.
         if rendered is None:
@@ -292,10 +293,13 @@ class ChatFormat:
         try:
             if args.tools and self._breaks:
                 messages = deepseek.with_tools_told(messages, args.tools)
-            ids = renderer.render_ids(messages, tools=args.tools or None, add_generation_prompt=True)
+            ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
             raise refusal(self.name, error) from error
         return self._broken(unpacked(ids), args)
+
+    def _tools(self, args: TemplateArgs) -> list[Any] | None:
+        return writable(self.name, args.tools) if args.tools else None
 
     def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
         return self._breaks.added(ids) if args.tools and self._breaks else ids

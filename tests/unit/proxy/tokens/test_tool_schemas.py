@@ -1,0 +1,161 @@
+"""Schemas of tools, in every format."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format
+
+from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.tool_schemas import writable
+
+FORMATS = [*FAMILIES, *VARIANTS]
+TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
+
+
+def of(parameters: Any, **function: Any) -> list[Any]:
+    return [{"type": "function", "function": {"name": "probe_tool", "parameters": parameters, **function}}]
+
+
+def with_property(schema: Any, **beside: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"alpha": schema}, **beside}
+
+
+def told(model: ChatFormat, tools: list[Any]) -> str:
+    return model.vocabulary.decode(model.prompt([{"role": "user", "content": "?"}], TemplateArgs(tools), []).ids)
+
+
+NOTES: dict[str, st.SearchStrategy[Any]] = {
+    "description": st.sampled_from([None, "", "Word."]),
+    "title": st.just("T"),
+    "default": st.sampled_from([None, 1, "x", [], {}]),
+    "minLength": st.just(1),
+    "pattern": st.just("^a"),
+    "minimum": st.just(0),
+    "format": st.just("date"),
+    "const": st.sampled_from([None, 1, "x", {"a": [1]}]),
+    "enum": st.sampled_from([[], ["a", None], [1, 2.5, True, {"a": 1}]]),
+    "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, max_size=2, unique=True),
+    "$ref": st.sampled_from(
+        ["#", "#/$defs/D", "#/definitions/E", "#/$defs/no", "#/properties/b", "https://x.y/z", "#D"]
+    ),
+    "required": st.sampled_from([[], ["a"], None]),
+    "additionalProperties": st.booleans(),
+    "items": st.booleans(),
+}
+
+
+def holding(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(schemas, min_size=1, max_size=2)
+    named = st.dictionaries(st.sampled_from(["a", "b", "type", "description", "properties"]), schemas, max_size=2)
+    inner: dict[str, st.SearchStrategy[Any]] = {
+        **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), several),
+        **dict.fromkeys(("properties", "patternProperties", "$defs"), named | st.none()),
+        **dict.fromkeys(("items", "additionalProperties", "not", "if", "then", "contains"), schemas),
+    }
+    return st.fixed_dictionaries({}, optional=NOTES | inner)
+
+
+SCHEMAS = st.recursive(st.booleans() | st.fixed_dictionaries({}, optional=NOTES), holding, max_leaves=4)
+DEFINITIONS = st.fixed_dictionaries({}, optional={"$defs": st.fixed_dictionaries({"D": SCHEMAS, "F": SCHEMAS})})
+
+
+@settings(max_examples=300)
+@given(SCHEMAS, SCHEMAS, DEFINITIONS, st.sampled_from(FORMATS))
+def test_every_schema_is_written(models: Path, schema: Any, other: Any, defined: dict[str, Any], name: str) -> None:
+    tools = of({**with_property(schema, definitions={"E": other}), **defined}, description=None)
+    before = json.dumps(tools)
+    text = told(chat_format(name, models), tools)
+    assert "probe_tool" in text and "alpha" in text
+    assert json.dumps(tools) == before
+
+
+ROOTS = {
+    "untyped": {"properties": {"alpha": {"type": "string"}}},
+    "a reference": {"$ref": "#/$defs/D", "$defs": {"D": with_property({"type": "string"})}},
+    "a reference to another": {
+        "$ref": "#/$defs/C",
+        "$defs": {"C": {"$ref": "#/$defs/D"}, "D": with_property({"type": "string"})},
+    },
+    "parts": {"allOf": [with_property(True), {"$ref": "#/$defs/D"}], "$defs": {"D": {"required": ["alpha"]}}},
+    "alternatives": {"anyOf": [with_property({"type": "string"}), with_property({"type": "integer"})]},
+    "patterns": {"type": "object", "patternProperties": {"^alpha": {"type": "string"}}},
+    "a reference to itself": with_property({"$ref": "#"}),
+    "nothing but itself": {"$ref": "#", "description": "alpha"} | {"oneOf": [with_property(True)]},
+}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_properties_behind_other_words_at_the_root_are_written(models: Path, name: str, root: str) -> None:
+    assert "alpha" in told(chat_format(name, models), of(ROOTS[root], description="Word."))
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": None}])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_tool_without_parameters_is_written(models: Path, name: str, parameters: Any) -> None:
+    model = chat_format(name, models)
+    assert all("probe_tool" in told(model, of(parameters, **each)) for each in ({}, {"description": None}))
+
+
+KIMI: list[tuple[dict[str, Any], str]] = [
+    (with_property({"const": "x"}), 'alpha?: "x"\n'),
+    (with_property({"oneOf": [{"const": 1}, {"type": "string"}]}), "alpha?: 1 | string\n"),
+    (with_property({"description": "Word."}), "// Word.\n  alpha?: any\n"),
+    (with_property({"not": {"type": "string"}}), '// {"not": {"type": "string"}}\n  alpha?: any\n'),
+    (with_property({"allOf": [{"type": "string"}, {"description": "Word."}]}), "// Word.\n  alpha?: string\n"),
+    (
+        with_property({"description": "Word.", "allOf": [{"type": "string"}, {"type": "integer"}]}),
+        '// Word.\n  // {"allOf": [{"type": "string"}, {"type": "integer"}]}\n  alpha?: any\n',
+    ),
+    (
+        with_property({"$ref": "#/definitions/E"}, definitions={"E": with_property(True)}),
+        "interface E {\n  alpha?: any\n}",
+    ),
+    (with_property({"$ref": "#/definitions/E"}, definitions={"E": True}), "alpha?: E\n"),
+    (with_property({"$ref": "https://x.y/z"}), '// {"$ref": "https://x.y/z"}\n  alpha?: any\n'),
+    (
+        with_property({"$ref": "#/definitions/E"}, definitions={"E": {"type": "string"}}, **{"$defs": {"E": True}}),
+        "alpha?: E_\n",
+    ),
+    (
+        {"$defs": {"D": {"type": "object", "$defs": {"E": {"type": "string"}}}}}
+        | with_property({"$ref": "#/$defs/D/$defs/E"}),
+        "interface E string\n",
+    ),
+    (with_property({"properties": {"b": True}, "required": ["b"]}), "alpha?: {\n    b: any\n  }\n"),
+    (
+        with_property({"type": "object", "properties": {"b": True}, "anyOf": [{"required": ["b"]}]}),
+        '// {"anyOf": [{"required": ["b"]}]}\n  alpha?: {\n    b?: any\n  }\n',
+    ),
+]
+
+
+@pytest.mark.parametrize(("parameters", "expected"), KIMI)
+def test_what_kimi_refuses_is_said_in_its_types(models: Path, parameters: dict[str, Any], expected: str) -> None:
+    assert expected in told(chat_format("kimi-k2.5", models), of(parameters))
+
+
+@pytest.mark.parametrize("name", ["kimi-k2.5", "gpt-oss", "gemma4", "nemotron-3", "qwen3"])
+def test_what_a_format_can_write_is_handed_on_as_it_came(name: str) -> None:
+    kinds = {each: {"type": each, "description": each} for each in TYPES}
+    union = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/D"}], "default": None}
+    nested = {"type": "array", "items": {"type": "object", "properties": {**kinds, "union": union, "any": {}}}}
+    literal = {"type": "string", "const": "x"}
+    tools = of(
+        {**with_property(nested, required=["alpha"], additionalProperties=False), "$defs": {"D": literal}},
+        description="Word.",
+    )
+    assert writable(name, tools) == tools
+
+
+def test_a_definition_that_holds_itself_is_written_once(models: Path) -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}}}
+    parameters = with_property({"$ref": "#/definitions/Node"}, definitions={"Node": node})
+    text = told(chat_format("kimi-k2.5", models), of(parameters))
+    assert len(re.findall("interface Node ", text)) == 1 and "next?: Node" in text
