@@ -31,9 +31,13 @@ class Ids(Enum):
 
 def with_calls_told(messages: Sequence[Message], ids: Ids, *, start: int = 0) -> list[Message]:
     """The messages, those from `start` on as they will be written. Raises Unrenderable for a call's arguments there."""
-    told = list[Message]()
-    calls, names = Calls(), dict[str, str]()
-    for index, message in enumerate(messages if ids is not Ids.UNWRITTEN else in_order(messages, calls)):
+    known = call_ids(messages[:start])
+    # Where each id is one call's, those before stay as they are, and need not be gone through.
+    first = 0 if ids is Ids.FUNCTIONS or len(set(known)) < len(known) else start
+    calls = Calls(known if first else ())
+    names = {call_id: call_id for call_id in calls.ids if call_id is not None}
+    told, new = list(messages[:first]), messages[first:]
+    for index, message in enumerate(new if ids is not Ids.UNWRITTEN else in_order(new, calls), first):
         form = message
         if made := message.get("tool_calls"):
             form = {**message, "tool_calls": [*made]}
@@ -45,8 +49,8 @@ def with_calls_told(messages: Sequence[Message], ids: Ids, *, start: int = 0) ->
                 if call.get("id"):
                     names[call["id"]] = call_id or call["id"]
             calls.add(call_ids([message]))
-        elif (call_id := message.get("tool_call_id")) in names:
-            form = {**message, "tool_call_id": names[call_id]}
+        elif (answered := message.get("tool_call_id")) and names.get(answered, answered) != answered:
+            form = {**message, "tool_call_id": names[answered]}
         told.append(form)
     return told
 

@@ -1,4 +1,5 @@
-"""What is odd in `renderers` 0.1.12, and what is done about it, all in one place.
+"""What is odd in `renderers` 0.1.12, and what is done about it, all in one place, but for how it writes calls, results
+(`history`) and tools (`tool_schemas`, `deepseek`).
 
 1. Its parsers catch `json.JSONDecodeError` only, but Python's `json.loads` also raises RecursionError (deep nesting)
    and ValueError (a number of over 4,300 digits), and lets NaN and Infinity pass. A model can write all of these.

@@ -194,7 +194,7 @@ class ChatFormat:
         ids = renders.full(self._said(adapted(asked, self._system_messages, start=0)), args)
         self._check_heard(asked, ids, start=0)
         if self._drops and (place := dropped(self._tried, messages, args)):
-            raise Unrenderable(f"the chat format {self.name} drops them: leave them out", param=place)
+            raise Unrenderable(f"the chat format {self.name} drops {place}: leave it out", param=place)
         return ids
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:

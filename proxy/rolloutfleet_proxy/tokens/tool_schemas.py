@@ -127,16 +127,18 @@ class _Typed:
 
     def __init__(self, parameters: Schema) -> None:
         self._root = parameters
-        self._definitions: dict[str, Any] = {}
-        self._moved: dict[str, str] = {}
+        self._named: dict[str, str] = {}
+        self._moved: list[tuple[str, Any]] = []
+        """Definitions that stand elsewhere than in `$defs`, by the names in `_named`."""
 
     @classmethod
     def parameters(cls, parameters: Schema) -> Schema:
         typed, root = cls(parameters), _rooted(parameters)
         form = typed._inside(root)
-        for name, each in (parameters.get("$defs") or {}).items():
-            typed._definitions[name] = typed._defined(each)
-        return {**form, "$defs": typed._definitions} if typed._definitions else form
+        definitions = {name: typed._defined(each) for name, each in (parameters.get("$defs") or {}).items()}
+        for name, each in typed._moved:  # which grows meanwhile
+            definitions[name] = typed._defined(each)
+        return {**form, "$defs": definitions} if definitions else form
 
     def _of(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
@@ -187,14 +189,14 @@ class _Typed:
         head, _, name = reference.rpartition("/")
         if reference == "#" or (head == "#/$defs" and name in self._root["$defs"]):
             return str(reference)
-        if reference not in self._moved:
-            taken = {*(self._root.get("$defs") or {}), *self._moved.values()}
+        if reference not in self._named:
+            taken = {*(self._root.get("$defs") or {}), *self._named.values()}
             name = re.sub(r"\W", "_", name)
             while name in taken:
                 name += "_"
-            self._moved[reference] = name
-            self._definitions[name] = self._defined(target)
-        return f"#/$defs/{self._moved[reference]}"
+            self._named[reference] = name
+            self._moved.append((name, target))
+        return f"#/$defs/{self._named[reference]}"
 
 
 def _says_kind(schema: Any) -> bool:

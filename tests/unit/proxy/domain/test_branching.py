@@ -53,6 +53,17 @@ def test_the_first_difference_is_named(name: str) -> None:
     assert parting(asked(messages), SAID, NO_ARGS) == BranchReason(message, field)
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_results_in_another_order_are_no_difference(order: str) -> None:
+    def history(order: str, said: str) -> Messages:
+        calling = {"role": "assistant", "tool_calls": [{**CALL, "id": each} for each in "ab"]}
+        results = [{"role": "tool", "tool_call_id": each, "content": each} for each in order]
+        return [calling, *results, {"role": "assistant", "content": said}]
+
+    known, given = history(order, "So."), [*history(order[::-1], "Or so."), NEXT]
+    assert parting(asked(given), known, NO_ARGS) == BranchReason(3, "content")
+
+
 def test_what_no_format_writes_is_no_difference() -> None:
     messages = [{**message, "extra": 1} for message in changed(2, reasoning_content=None)]
     assert parting(asked(messages), SAID, NO_ARGS) is None

@@ -61,8 +61,9 @@ def test_arguments_that_are_no_object_are_refused_with_their_place(models: Path,
         assert caught.value.param == "messages[3].tool_calls[0].function.arguments", arguments
 
 
-def test_a_turn_that_is_extended_keeps_what_it_said(models: Path) -> None:
-    model = chat_format("qwen3", models)
+@pytest.mark.parametrize("name", ["qwen3", "kimi-k2"])
+def test_a_turn_that_is_extended_keeps_what_it_said(models: Path, name: str) -> None:
+    model = chat_format(name, models)
     prompt = model.prompt([USER], NO_ARGS, []).ids
     output = model.vocabulary.encode("Odd.<|im_end|>", add_special_tokens=False)
     messages = [USER, calling(call("a", "cut{")), result("a")]
@@ -117,6 +118,24 @@ def test_an_id_that_comes_again_names_the_newest_call(models: Path, name: str) -
 
     model = chat_format(name, models)
     assert written(model, history("a", "a", "a")) == written(model, history("a", "b", "c"))
+
+
+@pytest.mark.parametrize("ids", Ids)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), st.permutations(range(3))), max_size=4
+    ),
+    st.integers(0, 4),
+)
+def test_the_end_of_a_history_is_written_alike_with_and_without_what_comes_before(
+    ids: Ids, exchanges: list[tuple[list[str], list[int]]], covered: int
+) -> None:
+    history, ends = [USER], [0]
+    for made, order in exchanges:
+        ends.append(len(history) + 1)
+        history += [calling(*map(call, made)), *(result(made[place]) for place in order if place < len(made))]
+    start = ends[min(covered, len(ends) - 1)]
+    assert with_calls_told(history, ids, start=start)[start:] == with_calls_told(history, ids)[start:]
 
 
 @pytest.mark.parametrize("name", KIMI)

@@ -128,6 +128,10 @@ KIMI: list[tuple[dict[str, Any], str]] = [
         | with_property({"$ref": "#/$defs/D/$defs/E"}),
         "interface E string\n",
     ),
+    (
+        {"$defs": {"D": {"type": "object", "$defs": {"E": {"type": "string"}}}}} | with_property({"$ref": "#/$defs/D"}),
+        "interface D {}\n",
+    ),
     (with_property({"properties": {"b": True}, "required": ["b"]}), "alpha?: {\n    b: any\n  }\n"),
     (
         with_property({"type": "object", "properties": {"b": True}, "anyOf": [{"required": ["b"]}]}),
@@ -152,6 +156,13 @@ def test_what_a_format_can_write_is_handed_on_as_it_came(name: str) -> None:
         description="Word.",
     )
     assert writable(name, tools) == tools
+
+
+def test_definitions_that_lead_to_others_are_written_however_many(models: Path) -> None:
+    following = {f"D{each}": {"$ref": f"#/definitions/D{each + 1}"} for each in range(1500)}
+    chain = {name: {"type": "object", "properties": {"n": each}} for name, each in following.items()}
+    parameters = with_property({"$ref": "#/definitions/D0"}, definitions=chain | {"D1500": {"type": "string"}})
+    assert "interface D1500 string" in told(chat_format("kimi-k2.5", models), of(parameters))
 
 
 def test_a_definition_that_holds_itself_is_written_once(models: Path) -> None:

@@ -10,7 +10,7 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.tool_support import dropped
+from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some
 
 USER: Message = {"role": "user", "content": "Use find."}
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"q": "bravo"}'}}
@@ -39,7 +39,7 @@ def place(model: ChatFormat, messages: list[Message], args: TemplateArgs) -> str
     try:
         model.prompt(messages, args, [])
     except Unrenderable as error:
-        assert "drops them" in str(error)
+        assert f"drops {error.param}" in str(error)
         return error.param
     return None
 
@@ -95,6 +95,13 @@ def test_a_template_that_refuses_calls_says_so_itself(tmp_path: Path) -> None:
     refusing = "{% if m.tool_calls %}{{ raise_exception('No calls.') }}{% endif %}{{ m.content }}"
     with pytest.raises(Unrenderable, match="No calls"):
         of_its_own(tmp_path, NAMES, refusing).prompt([USER, CALLING, FOUND], NO_ARGS, [])
+
+
+def test_a_format_of_one_call_a_message_drops_none() -> None:
+    def writes_one_call(messages: Any, args: TemplateArgs) -> str | None:
+        return None if len(messages[1]["tool_calls"]) > 1 else f"{messages}{args}"
+
+    assert not drops_some(writes_one_call)
 
 
 def test_what_is_refused_otherwise_is_not_dropped() -> None:
