@@ -573,6 +573,7 @@ def _model_source(settings: ProxySettings) -> ModelSource:
         model=settings.model,
         renderer=tokenizer.renderer,
         thinking_retention=tokenizer.thinking_retention,
+        special_tokens_in_text=tokenizer.special_tokens_in_text,
         download_to=str(settings.state_dir / MODELS_FOLDER),
         cache_bytes=int(_TEXT_SHARE * settings.most_cached),
     )

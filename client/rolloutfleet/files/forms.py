@@ -256,6 +256,7 @@ def _schema(arrow: Any) -> Any:
             ("biased_by", arrow.list_(text)),
             ("stripped", arrow.list_(text)),
             ("placeholders", whole),
+            ("special_tokens_in_text", whole),
             ("lineage", arrow.struct([("id", text), ("kind", text), ("parent", text)])),
             ("sampling", sampling),
             ("message", text),

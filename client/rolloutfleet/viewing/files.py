@@ -136,7 +136,10 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
         **{name: getattr(turn, name) for name in ("created_at", "prompt_tokens")},
         **{
             name: extras[name]
-            for name in ("constrained", "biased_by", "stripped", "placeholders", "sampling")
+            for name in (
+                *("constrained", "biased_by", "stripped", "placeholders", "special_tokens_in_text"),
+                "sampling",
+            )
             if name in extras
         },
     }

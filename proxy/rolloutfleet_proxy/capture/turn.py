@@ -60,6 +60,7 @@ from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, F
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
 from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.reading import Reader as ReplyReader
+from rolloutfleet_proxy.tokens.render import Prompt
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 
@@ -237,7 +238,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
             extras=_extras(
-                job, evidence, message, parts, max_tokens=self.generator.budget(job.request, len(prompt.ids))
+                job, prompt, evidence, message, parts, max_tokens=self.generator.budget(job.request, len(prompt.ids))
             ),
             created_at=job.began,
         )
@@ -259,6 +260,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             seconds=job.call.phases.seconds(),
         )
         metrics.image_placeholders.inc(made.extras.placeholders)
+        metrics.special_tokens_in_text.inc(made.extras.special_tokens_in_text)
         metrics.prefix_checks.labels("passed").inc(prompt.passed)
         metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
 
@@ -296,7 +298,9 @@ def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     return "tool_calls" if "tool_calls" in message else "stop"
 
 
-def _extras(job: TurnJob, evidence: Evidence, message: Message, parts: list[int] | None, *, max_tokens: int) -> Extras:
+def _extras(
+    job: TurnJob, prompt: Prompt, evidence: Evidence, message: Message, parts: list[int] | None, *, max_tokens: int
+) -> Extras:
     return Extras(
         sampling=sampled(job.request, max_tokens=max_tokens),
         constrained=_grammar(job),
@@ -305,6 +309,7 @@ def _extras(job: TurnJob, evidence: Evidence, message: Message, parts: list[int]
         top_logprobs=evidence.top_logprobs,
         stripped=list(job.request.stripped) or None,
         placeholders=job.request.placeholders,
+        special_tokens_in_text=prompt.special_tokens_in_text,
         stop_sequence=_stop_string(job, evidence),
         parts=parts,
         own_messages=job.request.own_messages,

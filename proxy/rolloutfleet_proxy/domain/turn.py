@@ -39,6 +39,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was taken out of its request as noise (`dialects.base.TurnRequest`)."""
     placeholders: int = 0
     """How many images of its prompt a text stands for."""
+    special_tokens_in_text: int = 0
+    """How many control tokens are text in what its request adds to its parent (`tokens.control_tokens`)."""
     stop_sequence: str | None = None
     """The stop string that ended it, if one did."""
     parts: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
@@ -74,6 +76,7 @@ def shown_facts(extras: Extras, branch_reason: BranchReason | None, lineage: Lin
         "biased_by": extras.biased_by,
         "stripped": extras.stripped,
         "placeholders": extras.placeholders,
+        "special_tokens_in_text": extras.special_tokens_in_text,
         "lineage": lineage,
         "sampling": extras.sampling,
     }

@@ -67,6 +67,10 @@ class Metrics:
         self.image_placeholders = counter(
             "rolloutfleet_image_placeholders", "Images that a text stood for in prompts of committed turns"
         )
+        self.special_tokens_in_text = counter(
+            "rolloutfleet_special_tokens_in_text",
+            "Control tokens that texts of committed turns spell, and that were read as text",
+        )
         self.turns = counter(
             "rolloutfleet_turns", "Committed turns: first of a lineage, extending a parent, starting a branch", ["kind"]
         )

@@ -46,6 +46,7 @@ def load(
     token: str | None = None,
     download_to: str | Path | None = None,
     cache_bytes: int = 16 << 20,
+    special_tokens_in_text: Literal["text", "token"] = "text",
 ) -> ChatFormat:
     """The chat format of a model directory, or of a model on the Hugging Face hub.
 
@@ -54,7 +55,7 @@ def load(
     template writes; else that template itself, with its turns rendered anew each time and found again by comparing
     tokens. `thinking_retention` says across what a turn's tokens, reasoning included, are extended: later user messages
     too ("all"), the calls and results of one ("tool_cycle"), or nothing that the model's template wouldn't keep
-    ("template").
+    ("template"). `special_tokens_in_text` says what is made of control tokens that other people's texts spell.
 
     Raises ModelUnreadable.
     """
@@ -76,6 +77,7 @@ def load(
             context_length=files.context_length,
             vocabulary_size=files.vocabulary_size,
             options=_template_options(files, vocabulary) if name == "default" else retention,
+            special_tokens_in_text=special_tokens_in_text,
         )
 
     known = renderer or next((MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP), None)

@@ -27,6 +27,7 @@
 10. Inkling drops the text before a thought that doesn't end, as where the token limit cuts it. `readable` ends it.
 11. A role mark of DeepSeek's or Laguna's that begins a reply is dropped where reasoning follows it, and else is text.
     `DROPPED_MARKS` are these.
+12. gpt-oss' library encodes what messages say as text, whatever tokens it spells: nothing has to be marked for it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 # Formats that write what they get verbatim, where spaces must survive for a full render to find its own tokens again.
 _VERBATIM = frozenset({"default", "inkling", "laguna-xs-2.1", "laguna-s-2.1"})
 _STRIPS_CONTENT = frozenset({"glm-4.5", "glm-5", "glm-5.1", "glm-5.3"})
+ENCODES_TEXT_AS_TEXT = frozenset({"gpt-oss"})
 _KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
 _NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})

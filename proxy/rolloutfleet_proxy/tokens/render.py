@@ -9,12 +9,14 @@ which earlier turn a prompt continues: never by messages alone, always by compar
 from __future__ import annotations
 
 import json
+import logging
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from operator import is_
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -27,9 +29,11 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, Template
 from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
+from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
 from rolloutfleet_proxy.tokens.quirks import (
+    ENCODES_TEXT_AS_TEXT,
     NAMES_CALLS_BY_ID,
     Unrenderable,
     assistant_mark,
@@ -48,6 +52,8 @@ from rolloutfleet_proxy.tokens.tool_schemas import writable
 from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
+
+log = logging.getLogger(__name__)
 
 TOKENS_DIFFER = "tokens_differ"
 """Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
@@ -89,6 +95,8 @@ class Prompt:
     passed: int
     bridged: bool
     """Whether the parent's tokens were extended, not rendered again."""
+    special_tokens_in_text: int = 0
+    """Spellings of control tokens that are text in it (`control_tokens`), in what the request adds to its parent."""
 
 
 class Renders(Protocol):
@@ -116,15 +124,21 @@ class ChatFormat:
         context_length: int | None = None,
         vocabulary_size: int | None = None,
         options: Mapping[str, Any] | None = None,
+        special_tokens_in_text: Literal["text", "token"] = "text",
     ) -> None:
-        """`options` are the renderer's own settings. Raises Unrenderable where these or the tokens don't fit."""
+        """`options` are the renderer's own settings. Control tokens that texts spell are encoded as text or as tokens.
+
+        Raises Unrenderable where the options or the tokens don't fit.
+        """
         self.name = renderer
         self.vocabulary = vocabulary
+        self._marks = special_tokens_in_text == "text"
+        self._said_unmarked = False
         self.context_length = context_length
         self.vocabulary_size = max(vocabulary_size or 0, vocabulary.size)
         try:
             self._config = _config_of({"name": renderer, **(options or {})})
-            self._renderer = create_renderer(Packing(vocabulary), self._config)
+            self._renderer = create_renderer(Packing(vocabulary, marks=self._marks), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
@@ -169,33 +183,86 @@ class ChatFormat:
         for index, candidate in enumerate(candidates):
             if candidate.length != candidates[0].length:
                 break
-            ids = self._extended(messages, args, candidate, renders)
-            if ids is not None:
-                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, 1, 1, bridged=True)
+            extended = self._extended(messages, args, candidate, renders)
+            if extended is not None:
+                ids, in_text = extended
+                reason = None if index == 0 else TOKENS_DIFFER
+                return Prompt(ids, index, reason, 1, 1, bridged=True, special_tokens_in_text=in_text)
 
-        ids = self._whole(messages, args, renders)
+        whole, marked = self._whole(messages, args, renders)
+        written = {0: whole}
+        lengths = [] if self.name in ENCODES_TEXT_AS_TEXT else [candidate.length for candidate in candidates]
+        starts = marked.starts(lengths)
         for index, candidate in enumerate(candidates):
             prompt_ids, output_ids = candidate.load()
-            if _begins_with(ids, _joined(prompt_ids, output_ids)):
-                return Prompt(ids, index, None if index == 0 else TOKENS_DIFFER, index + 1, 1, bridged=False)
-        return Prompt(ids, None, TOKENS_DIFFER if candidates else None, len(candidates), 0, bridged=False)
+            prior = _joined(prompt_ids, output_ids)
+            # A turn of an earlier version, or of another setting, has as tokens what its texts spell of them.
+            for start in (0, *(each for each in starts if each <= candidate.length)):
+                if start not in written:
+                    written[start], _ = self._whole(messages, args, renders, start=start)
+                if _begins_with(written[start], prior):
+                    return Prompt(
+                        written[start],
+                        index,
+                        None if index == 0 else TOKENS_DIFFER,
+                        index + 1,
+                        1,
+                        bridged=False,
+                        special_tokens_in_text=marked.count(candidate.length),
+                    )
+        reason, in_text = TOKENS_DIFFER if candidates else None, marked.count(0)
+        return Prompt(whole, None, reason, len(candidates), 0, bridged=False, special_tokens_in_text=in_text)
 
-    def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
+    def _whole(
+        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders, *, start: int = 0
+    ) -> tuple[array[int], Marked]:
         try:
-            return self._written_whole(messages, args, renders)
+            return self._written_whole(messages, args, renders, start=start)
         except Unrenderable as error:
             if error.param is not None:
                 raise
             raise self._placed_fault(str(error), messages, args, renders) from error
 
-    def _written_whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> array[int]:
+    def _written_whole(
+        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders, *, start: int = 0
+    ) -> tuple[array[int], Marked]:
+        """Control tokens are text in the messages from `start` on."""
         asked = self._asked(messages)
         self._check_said(asked)
-        ids = renders.full(self._said(adapted(asked, self._system_messages, start=0)), args)
+        marked = self._marked(asked, args, start=start)
+        ids = renders.full(self._formed(marked.messages), replace(args, tools=marked.tools))
+        if self.name == "default" and marked.count(0) and not self._template_keeps(marked, asked, args):
+            marked = self._marked(asked, args, start=len(asked) + 1)
+            ids = renders.full(self._formed(marked.messages), replace(args, tools=marked.tools))
         self._check_heard(asked, ids, start=0)
         if self._drops and (place := dropped(self._tried, messages, args)):
             raise Unrenderable(f"the chat format {self.name} drops {place}: leave it out", param=place)
-        return ids
+        return ids, marked
+
+    def _formed(self, messages: list[Message]) -> list[Message]:
+        """A whole conversation as the format can hold it."""
+        return self._said(adapted(messages, self._system_messages, start=0))
+
+    def _marked(self, asked: list[Message], args: TemplateArgs, *, start: int = 0) -> Marked:
+        if not self._marks:
+            return Marked(asked, args.tools)
+        marked = self.vocabulary.control_tokens.marked(asked, args.tools, start=start)
+        return replace(marked, messages=asked, tools=args.tools) if self.name in ENCODES_TEXT_AS_TEXT else marked
+
+    def _template_keeps(self, marked: Marked, asked: list[Message], args: TemplateArgs) -> bool:
+        """Whether the model's own template writes what is marked as it writes what isn't."""
+        try:
+            text = self._own_text(marked.messages, marked.tools, args)
+            kept = unmarked(text) == self._own_text(asked, args.tools, args)
+        except Unrenderable:
+            kept = False
+        if not kept and not self._said_unmarked:
+            self._said_unmarked = True
+            log.warning(
+                "%s: its chat template changes texts that spell control tokens when these are marked: they stay tokens",
+                self.vocabulary.name_or_path,
+            )
+        return kept
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
         """The messages from `start` on, in the form that the format expects."""
@@ -204,7 +271,7 @@ class ChatFormat:
     def _tried(self, messages: Sequence[Message], args: TemplateArgs) -> array[int] | None:
         """What the format writes, whatever is missing; None where it refuses."""
         try:
-            return self.full(self._said(adapted(self._asked(messages), self._system_messages, start=0)), args)
+            return self.full(self._formed(self._asked(messages)), args)
         except Unrenderable:
             return None
 
@@ -257,19 +324,21 @@ class ChatFormat:
 
     def _extended(
         self, messages: Sequence[Message], args: TemplateArgs, candidate: Candidate, renders: Renders
-    ) -> array[int] | None:
-        """The candidate's tokens and the new messages' behind them; None where the format can't say."""
+    ) -> tuple[array[int], int] | None:
+        """The candidate's tokens and the new messages' behind them, and how many control tokens are text in these; None
+        where the format can't say."""
         new = self._asked(messages, candidate.length)
         if not new or any(message["role"] == "assistant" for message in new):
             return None
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
-        written = adapted(new, self._system_messages, start=candidate.length)
+        marked = self._marked(new, NO_ARGS)
+        written = adapted(marked.messages, self._system_messages, start=candidate.length)
         extension = renders.extension(tail, output, written, args)
         if extension is None:
             return None
         self._check_heard(new, extension, start=candidate.length)
-        return _joined(prompt_ids, output_ids) + extension
+        return _joined(prompt_ids, output_ids) + extension, marked.count(0)
 
     def extension(
         self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
@@ -303,6 +372,17 @@ class ChatFormat:
 
     def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
         return self._breaks.added(ids) if args.tools and self._breaks else ids
+
+    def _own_text(self, messages: list[Message], tools: list[Any] | None, args: TemplateArgs) -> str:
+        """What the model's own template writes. Raises Unrenderable."""
+        renderer = copy(self._renderer_for(args.kwargs))
+        renderer._tokenizer = _AsText(renderer._tokenizer)
+        try:
+            [text] = renderer.render_ids(self._formed(messages), tools=tools or None, add_generation_prompt=True)
+        except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+            raise refusal(self.name, error) from error
+        assert isinstance(text, str)
+        return text
 
     # Tokens to messages
 
@@ -357,7 +437,7 @@ class ChatFormat:
             if renderer is None:
                 try:
                     config = merge_chat_template_kwargs(self._config, template_kwargs)
-                    renderer = create_renderer(Packing(self.vocabulary), config)
+                    renderer = create_renderer(Packing(self.vocabulary, marks=self._marks), config)
                 except ValidationError as error:
                     raise self._wrong_argument(error, template_kwargs) from None
                 except (ValueError, TypeError) as error:
@@ -395,6 +475,16 @@ class ChatFormat:
         if cut is not None:
             return list(output_ids[cut : cut + 1]), list(output_ids[cut + 1 :])
         return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
+
+
+class _AsText:
+    """A tokenizer of whose template the text is wanted, in the place of ids."""
+
+    def __init__(self, tokenizer: Packing) -> None:
+        self._tokenizer = tokenizer
+
+    def apply_chat_template(self, messages: Sequence[Any], **kwargs: Any) -> list[str]:
+        return [self._tokenizer.apply_chat_template(messages, **(kwargs | {"tokenize": False}))]
 
 
 def _argument(name: str) -> str:

@@ -39,6 +39,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
     download_to: str | None = None
     cache_bytes: int = 16 << 20
+    special_tokens_in_text: Literal["text", "token"] = "text"
 
     def load(self, *, token: str | None = None) -> ChatFormat:
         """Raises ModelUnreadable. `token` is the hub's; a model that was fetched before needs none."""

@@ -13,7 +13,7 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from rolloutfleet_proxy.caches import ByteCache
+from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens
 from rolloutfleet_proxy.tokens.encoding import Encoding
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 
@@ -162,7 +163,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
-        self._cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)
+        self._cache: ByteCache[tuple[str, bool, bool], array[int]] = ByteCache(cache_bytes)
         self._seen: ByteCache[int, bool] = ByteCache(SEEN)
         """Texts that came once, by their hashes: of two that share one, the second is taken for seen."""
 
@@ -190,21 +191,32 @@ class Vocabulary:
 
     def encodes_quickly_all(self, texts: Iterable[str]) -> bool:
         """Whether that holds for each of these texts."""
-        return all(map(self._encoding.quick_for, texts))
+        return all(MARK not in text and self._encoding.quick_for(text) for text in texts)
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """What marks the added tokens that texts spell."""
+        return ControlTokens(self._tokenizer)
 
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         """Token ids of a text. The list is the caller's own."""
         return self.encoded(text, add_special_tokens=add_special_tokens).tolist()
 
-    def encoded(self, text: str, *, add_special_tokens: bool) -> array[int]:
-        """The same as an array, which is shared: it is not to be changed."""
-        key = (text, add_special_tokens)
+    def encoded(self, text: str, *, add_special_tokens: bool, marked: bool = False) -> array[int]:
+        """The same as an array, which is shared: it is not to be changed.
+
+        `marked`: with what `control_tokens` marked as text.
+        """
+        key = (text, marked, add_special_tokens)
         with self._lock:
             ids = self._cache.get(key)
         if ids is not None:
             return ids
         # Others must not wait for a long text.
-        found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
+        if marked:
+            found = self.control_tokens.ids(text)
+        else:
+            found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
         with self._lock:
             if self._seen.get(hash(key)):
                 self._cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
@@ -236,7 +248,7 @@ class Vocabulary:
         if self.template is None:
             raise ValueError(f"{self.name_or_path} has no chat template")
         text = self.template.render(messages, **kwargs)
-        return self._encode_pieces(text) if tokenize else text
+        return self.encoded_in_pieces(text) if tokenize else text
 
     def joined_bytes(self, token_ids: Iterable[int]) -> bytes:
         return b"".join(map(self.token_bytes, token_ids))
@@ -257,7 +269,7 @@ class Vocabulary:
             result.append(Run(partial(self._table.joined, ids[start:])))
         return result
 
-    def _encode_pieces(self, text: str) -> list[int]:
+    def encoded_in_pieces(self, text: str) -> list[int]:
         """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
         if self._added_pattern is None:
             return self.encode(text, add_special_tokens=False)
@@ -279,10 +291,13 @@ class Packing:
 
     Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
     costs as much as a conversation has messages, not as much as it has tokens.
+
+    `marks`: what the vocabulary's `control_tokens` marked is text.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, marks: bool = False) -> None:
         self._vocabulary = vocabulary
+        self._marks = marks
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
         self._short = lru_cache(_MOST_SHORT)(
             lambda text, special_tokens: vocabulary.encode(text, add_special_tokens=special_tokens)
@@ -294,12 +309,22 @@ class Packing:
         return getattr(self._vocabulary, name)
 
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
-        if len(text) >= PACKED_FROM:
-            return [Encoded(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens))]
+        marked = self._marks and MARK in text
+        if marked or len(text) >= PACKED_FROM:
+            return [Encoded(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens, marked=marked))]
         return self._short(text, add_special_tokens).copy()
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
+
+    def apply_chat_template(self, messages: Sequence[Any], *, tokenize: bool = True, **kwargs: Any) -> Any:
+        """`Vocabulary.apply_chat_template`."""
+        text = self._vocabulary.apply_chat_template(messages, tokenize=False, **kwargs)
+        if not tokenize:
+            return text
+        if self._marks and MARK in text:
+            return [Encoded(self._vocabulary.encoded(text, add_special_tokens=False, marked=True))]
+        return self._vocabulary.encoded_in_pieces(text)
 
 
 def _byte_letters() -> dict[str, int]:

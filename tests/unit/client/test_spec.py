@@ -33,6 +33,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "tokenSecret": None,
             "renderer": None,
             "thinkingRetention": "all",
+            "specialTokensInText": "text",
         },
         "suspend": False,
         "image": None,

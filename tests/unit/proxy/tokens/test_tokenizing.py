@@ -186,3 +186,20 @@ async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     message = await tokenizing.read(reader, output)
     assert [*sent, *parser.finish(message)] == [Text("Fine.")]
     assert message["content"] == "Fine."
+
+
+async def test_long_texts_that_spell_control_tokens_are_rendered_elsewhere(
+    direct: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fastokens` encodes none of them."""
+    made = Tokenizing(direct, ModelSource(str(model_path())))
+    helper = Elsewhere(direct)
+    monkeypatch.setattr(made, "_helper", helper)
+    long = "It was warm in Oslo. " * (LONG_CHARACTERS // 20)
+    try:
+        for text, elsewhere in ((f"{long}<|im_end|>", 1), (long[: LONG_CHARACTERS - 50] + "<|im_end|>", 1)):
+            prompt = await made.prompt([user(text)], NO_ARGS, [])
+            assert (helper.renders, prompt.special_tokens_in_text) == (elsewhere, 1)
+            assert prompt.ids == direct.prompt([user(text)], NO_ARGS, []).ids
+    finally:
+        await made.close()

@@ -1,0 +1,210 @@
+"""Control tokens that other people's texts spell: a tool's result with `<|im_end|>` in it must not end the message.
+
+A format knows text, not whose it is. So every spelling of an added token in what users, tools and system messages say,
+and in the tools, is marked before the format writes it: a mark behind its first character, so that it spells no token
+any more. Where the format's text is encoded, the marks are taken out behind the step that looks for added tokens: what
+was marked is encoded as any text is, and the format's own tokens stay.
+
+The mark is printable ASCII that neither JSON nor XML escapes: whatever formats do to text leaves it where it is. Where
+a text has its letters itself, they are written so that they come out again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import Replace
+from tokenizers.normalizers import Sequence as Normalizers
+
+from rolloutfleet_proxy.domain.messages import Message
+
+MARK: Final = "`^~|~^~"
+"""In a text that `ControlTokens.marked` made, where there is something to take out. A digit follows it. Its first
+letter comes once, so that no two of them overlap."""
+_INSIDE: Final = f"{MARK}0"
+_OWN: Final = f"{MARK}1"
+_encode = msgspec.json.Encoder().encode
+_BLANK: Final = " \t\r\n\u2581"
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A conversation whose texts spell no control token."""
+
+    messages: list[Message]
+    tools: list[Any] | None
+    counts: Sequence[int] = ()
+    """Spellings that were marked, in each message."""
+    in_tools: int = 0
+
+    def count(self, start: int) -> int:
+        """Spellings in the messages from `start` on; from 0 on, in the tools as well."""
+        return sum(self.counts[start:]) + (0 if start else self.in_tools)
+
+    def starts(self, lengths: Iterable[int]) -> list[int]:
+        """Of these numbers of messages those that leave out other spellings than the smaller ones do, ascending."""
+        found, least = [], self.count(0)
+        for length in sorted(lengths):
+            if self.count(length) < least:
+                least = self.count(length)
+                found.append(length)
+        return found
+
+
+class ControlTokens:
+    """A tokenizer's added tokens, special or not, as texts may spell them; for any thread.
+
+    White space is none of them, nor are words that a vocabulary was extended by: they control nothing. `tokenizer` is
+    not changed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        self._tokenizer = _unmarking(tokenizer, added.values())
+        ours = {token_id: self._tokenizer.token_to_id(token.content) for token_id, token in added.items()}
+        self._ids = {there: here for here, there in ours.items() if there != here}
+        """Ids of the tokenizer here -> ids of the model, where they differ."""
+        controls = [token for token in added.values() if _controls(token)]
+        spellings = {token.content for token in controls}
+        if tokenizer.normalizer is not None:
+            spellings |= {tokenizer.normalizer.normalize_str(token.content) for token in controls if token.normalized}
+        found = sorted(each for each in spellings if len(each) > 1)
+        self._finders = _finders(found)
+        self._json_finders = _finders([*(json.dumps(each, ensure_ascii=False)[1:-1] for each in found), MARK])
+
+    def marked(self, messages: Sequence[Message], tools: list[Any] | None, *, start: int = 0) -> Marked:
+        """The messages from `start` on, and from 0 on the tools, with each spelling marked.
+
+        Assistants' messages, those before `start`, and ids of calls keep the tokens that they spell.
+        """
+        counts = [0] * len(messages)
+        found: list[Message] = []
+        for index, message in enumerate(messages):
+            if index < start or message["role"] == "assistant":
+                found.append(_mapped(message, _with_own))
+                continue
+            marking = _Marking(self._finders)
+            form = {key: _mapped(value, marking) for key, value in message.items() if key != "tool_call_id"}
+            if "tool_call_id" in message:
+                form["tool_call_id"] = _mapped(message["tool_call_id"], _with_own)
+            counts[index] = marking.count
+            found.append(form)
+        in_tools = _Marking(self._finders)
+        told: list[Any] | None = tools
+        if tools and self._may_spell(tools):
+            told = _mapped(tools, _with_own if start else in_tools)
+        return Marked(found, told, counts, in_tools.count)
+
+    def _may_spell(self, value: Any) -> bool:
+        """Whether texts in it may have to be changed: to look through its JSON takes a fifth of going through it."""
+        try:
+            text = _encode(value).decode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return True
+        return any(first in text and finder.search(text) for first, finder in self._json_finders)
+
+    def ids(self, text: str) -> array[int]:
+        """Token ids of what a format wrote of marked texts."""
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        if self._ids:
+            return array("i", [self._ids.get(each, each) for each in encoding.ids])
+        return array("i", encoding.ids)
+
+
+def unmarked(text: str) -> str:
+    """A text as it was."""
+    return text.replace(_INSIDE, "").replace(_OWN, MARK)
+
+
+class _Marking:
+    """Marks texts, and counts the marks."""
+
+    def __init__(self, finders: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+        self._finders = finders
+        self.count = 0
+
+    def __call__(self, text: str) -> str:
+        text = _with_own(text)
+        for first, finder in self._finders:
+            if first in text:
+                text, made = finder.subn(lambda found: found[0] + _INSIDE, text)
+                self.count += made
+        return text
+
+
+def _with_own(text: str) -> str:
+    return text.replace(MARK, _OWN) if MARK in text else text
+
+
+def _mapped(value: Any, text: Callable[[str], str]) -> Any:
+    """JSON with other texts, keys included."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {text(key): _mapped(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, text) for each in value]
+    return value
+
+
+def _unmarking(tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
+    """The same model with the same added tokens, which are looked for before marks are taken out."""
+    made = Tokenizer(tokenizer.model)
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    made.normalizer = Normalizers([Replace(_INSIDE, ""), Replace(_OWN, MARK), *own])
+    if tokenizer.pre_tokenizer is not None:
+        made.pre_tokenizer = tokenizer.pre_tokenizer
+    made.add_tokens(
+        [
+            AddedToken(
+                token.content,
+                special=token.special,
+                normalized=False,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                single_word=token.single_word,
+            )
+            for token in added
+        ]
+    )
+    return made
+
+
+def _controls(token: AddedToken) -> bool:
+    content = token.content.strip(_BLANK)
+    return bool(content) and (token.special or not all(part.isalnum() for part in content.split()))
+
+
+def _finders(spellings: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """First characters of spellings, each with a pattern that finds it where one of them begins.
+
+    `re` looks for one literal character many times as fast as for one of several.
+    """
+    return [
+        (first, re.compile(f"{re.escape(first)}(?={_one_of(rests)})"))
+        for first, rests in _by_first_character(spellings).items()
+    ]
+
+
+def _one_of(spellings: Sequence[str]) -> str:
+    """A pattern of any of these, branching character by character: some models have thousands that begin alike."""
+    if "" in spellings:
+        return ""
+    if len(spellings) == 1:
+        return re.escape(spellings[0])
+    branches = (re.escape(first) + _one_of(rests) for first, rests in _by_first_character(spellings).items())
+    return f"(?:{'|'.join(branches)})"
+
+
+def _by_first_character(spellings: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for spelling in spellings:
+        found.setdefault(spelling[0], []).append(spelling[1:])
+    return found
