@@ -6,7 +6,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import Struct
@@ -151,7 +151,8 @@ class Prompting(Struct, frozen=True, kw_only=True):
         if path is not None:
             candidates[0] = Candidate(nodes[0].length, lambda: path[:2])
         try:
-            return await self.tokenizing.prompt(messages, job.request.template, candidates, begun=job.begun)
+            args = replace(job.request.template, clock=job.session.created_at)
+            return await self.tokenizing.prompt(messages, args, candidates, begun=job.begun)
         except Unrenderable as error:
             param = None if error.param is None else job.request.called(error.param)
             raise InvalidParameter(param, f"{error}.") from None

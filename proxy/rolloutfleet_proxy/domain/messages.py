@@ -55,6 +55,9 @@ class TemplateArgs:
     """None where the model is told of no tools."""
     kwargs: Mapping[str, Any] | None = None
     """`chat_template_kwargs`, with `reasoning_effort` among them."""
+    clock: float | None = None
+    """What a template or format that asks for the time is told, in seconds since the epoch; None: the time it is. It
+    makes no other conversation."""
 
 
 NO_ARGS = TemplateArgs()

@@ -29,6 +29,7 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, Template
 from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
 from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
+from rolloutfleet_proxy.tokens.clock import dated
 from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
@@ -358,7 +359,7 @@ class ChatFormat:
         return self._broken(unpacked(rendered.token_ids[len(prior) :]), args)
 
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        renderer = self._renderer_for(args.kwargs)
+        renderer = dated(self._renderer_for(args.kwargs), args.clock)
         try:
             if args.tools and self._breaks:
                 messages = deepseek.with_tools_told(messages, args.tools)
@@ -375,7 +376,7 @@ class ChatFormat:
 
     def _own_text(self, messages: list[Message], tools: list[Any] | None, args: TemplateArgs) -> str:
         """What the model's own template writes. Raises Unrenderable."""
-        renderer = copy(self._renderer_for(args.kwargs))
+        renderer = copy(dated(self._renderer_for(args.kwargs), args.clock))
         renderer._tokenizer = _AsText(renderer._tokenizer)
         try:
             [text] = renderer.render_ids(self._formed(messages), tools=tools or None, add_generation_prompt=True)

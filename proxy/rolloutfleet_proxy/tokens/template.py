@@ -51,16 +51,21 @@ class ChatTemplate:
         *,
         tools: Sequence[Any] | None = None,
         add_generation_prompt: bool = False,
+        now: datetime | None = None,
         **kwargs: Any,
     ) -> str:
-        """Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why."""
+        """`now` is the time that the template is told; None: the time it is.
+
+        Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why.
+        """
+        clock = {} if now is None else {"strftime_now": now.strftime}
         try:
             return self._template.render(
                 messages=list(messages),
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **(self._tokens | kwargs),
+                **(self._tokens | clock | kwargs),
             )
         except _Raised as error:
             said = str(error).strip()[:_LONGEST_SAID].rstrip(".")

@@ -13,6 +13,7 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -292,12 +293,14 @@ class Packing:
     Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
     costs as much as a conversation has messages, not as much as it has tokens.
 
-    `marks`: what the vocabulary's `control_tokens` marked is text.
+    `marks`: what the vocabulary's `control_tokens` marked is text. `now` is the time that the model's own template is
+    told; None: the time it is.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, marks: bool = False) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, marks: bool = False, now: datetime | None = None) -> None:
         self._vocabulary = vocabulary
         self._marks = marks
+        self._now = now
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
         self._short = lru_cache(_MOST_SHORT)(
             lambda text, special_tokens: vocabulary.encode(text, add_special_tokens=special_tokens)
@@ -307,6 +310,10 @@ class Packing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vocabulary, name)
+
+    def at(self, now: datetime) -> Packing:
+        """The same, with this time for the model's own template."""
+        return Packing(self._vocabulary, marks=self._marks, now=now)
 
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         marked = self._marks and MARK in text
@@ -319,7 +326,7 @@ class Packing:
 
     def apply_chat_template(self, messages: Sequence[Any], *, tokenize: bool = True, **kwargs: Any) -> Any:
         """`Vocabulary.apply_chat_template`."""
-        text = self._vocabulary.apply_chat_template(messages, tokenize=False, **kwargs)
+        text = self._vocabulary.apply_chat_template(messages, tokenize=False, now=self._now, **kwargs)
         if not tokenize:
             return text
         if self._marks and MARK in text:
