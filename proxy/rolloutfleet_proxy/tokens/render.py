@@ -33,6 +33,7 @@ from rolloutfleet_proxy.tokens.clock import dated
 from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
+from rolloutfleet_proxy.tokens.open_thoughts import ended, is_open
 from rolloutfleet_proxy.tokens.quirks import (
     ENCODES_TEXT_AS_TEXT,
     NAMES_CALLS_BY_ID,
@@ -347,16 +348,12 @@ class ChatFormat:
         renderer = self._renderer_for(args.kwargs)
         packed = self.vocabulary.packed(output)
         try:
-            rendered = renderer.bridge_to_next_turn(tail, packed, messages, tools=self._tools(args))
+            added = _bridged(renderer, tail, packed, messages, self._tools(args))
+            if added is None and self._stops.intersection(packed[-1:]) and is_open(renderer, tail, packed, args.tools):
+                added = _bridged(renderer, tail, ended(self.name, packed, self.vocabulary), messages, self._tools(args))
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
             return None  # A full render says what is wrong.
-        if rendered is None:
-            return None
-        prior = tail + packed
-        # The very same objects: a packed run is equal to any other.
-        if len(rendered.token_ids) < len(prior) or not all(map(is_, rendered.token_ids, prior)):
-            return None
-        return self._broken(unpacked(rendered.token_ids[len(prior) :]), args)
+        return None if added is None else self._broken(unpacked(added), args)
 
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
         renderer = dated(self._renderer_for(args.kwargs), args.clock)
@@ -486,6 +483,21 @@ class _AsText:
 
     def apply_chat_template(self, messages: Sequence[Any], **kwargs: Any) -> list[str]:
         return [self._tokenizer.apply_chat_template(messages, **(kwargs | {"tokenize": False}))]
+
+
+def _bridged(
+    renderer: Any, tail: list[int], output: list[int], messages: list[Message], tools: list[Any] | None
+) -> list[int] | None:
+    """What the renderer adds to a turn; None where it would write the turn anew."""
+    rendered = renderer.bridge_to_next_turn(tail, output, messages, tools=tools)
+    if rendered is None:
+        return None
+    prior = tail + output
+    # The very same objects: a packed run is equal to any other.
+    if len(rendered.token_ids) < len(prior) or not all(map(is_, rendered.token_ids, prior)):
+        return None
+    added: list[int] = rendered.token_ids[len(prior) :]
+    return added
 
 
 def _argument(name: str) -> str:
