@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from rolloutfleet_engine.model import Model
 from rolloutfleet_engine.requests import GrammarRefused, SamplingParams
-from rolloutfleet_engine.structural_tags import SPACING, lark_of
+from rolloutfleet_engine.structural_tags import SPACING, lark_of, lark_of_ebnf
 
 RANDOM_TOKENS = 24
 """Tokens that are drawn at random; from then on those that bring an answer to its end go first."""
@@ -118,20 +117,12 @@ def grammar_of(sampling: SamplingParams, marks: Mapping[str, int]) -> str | None
         if sampling.regex is not None:
             return LLMatcher.grammar_from_regex(sampling.regex)
         if sampling.ebnf is not None:
-            return LLMatcher.grammar_from_lark(_lark_of_ebnf(sampling.ebnf))
+            return LLMatcher.grammar_from_lark(lark_of_ebnf(sampling.ebnf))
         if sampling.structural_tag is not None:
             return LLMatcher.grammar_from_lark(lark_of(sampling.structural_tag, marks))
     except ValueError as error:
         raise GrammarRefused(f"Failed to compile the grammar: {error}") from None
     return None
-
-
-def _lark_of_ebnf(text: str) -> str:
-    """Raises ValueError."""
-    try:
-        return str(gbnf_to_lark(text))
-    except Exception as error:  # that is the class of what it raises where a rule is missing
-        raise ValueError(str(error)) from None
 
 
 _COUNTS: Final = re.compile(r'(?:"(?:min|max)(?:Items|Length|Properties|Contains)?"\s*:\s*|[{,]\s*)([0-9.eE+]{1,40})')

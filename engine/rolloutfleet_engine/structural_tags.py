@@ -1,8 +1,8 @@
 """SGLang's `structural_tag`, in the form that xgrammar compiles there, as a grammar of `llguidance`. Pure.
 
-Of its kinds those are taken that hold a chat's tool calls: texts, one token by its id, free text, regexes, JSON schemas
-and what joins them. A mark, which is an added token, is a token in texts too. Free text leaves out marks, and
-other words where these come next.
+Of its kinds those are taken that hold a chat's tool calls, or a request's own grammar behind a thought: texts, one
+token by its id, free text, regexes, JSON schemas, EBNF and what joins them. A mark, which is an added token, is a token
+in texts too. Free text leaves out marks, and other words where these come next.
 """
 
 import json
@@ -10,6 +10,8 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from rolloutfleet_engine.requests import GrammarRefused
 from rolloutfleet_engine.script import sentences, value_for
@@ -24,7 +26,7 @@ SPACING: Final["JsonCompileOptions"] = {"whitespace_flexible": False, "item_sepa
 NOTHING: Final = re.compile(r'root ::= (\w+)\n\1 ::= \1 "\w"')
 """A grammar that matches nothing, of which SGLang has no other form."""
 EXAMPLES: Final = ("A", "1", "")
-"""One of these suits a regex."""
+"""One of these suits most regexes of tool calls."""
 
 Form = dict[str, Any]
 
@@ -41,7 +43,7 @@ def lark_of(structural_tag: str, marks: Mapping[str, int]) -> str:
 
 def example_of_tag(structural_tag: str, encode: Callable[[str], list[int]], rng: random.Random) -> list[int]:
     """Tokens that suit a structural tag which `lark_of` takes, as far as its schemas are of the kinds that tools
-    declare."""
+    declare; what a regex or a grammar holds to is left out where no example is known."""
 
     def of(form: Form) -> list[int]:
         match form["type"]:
@@ -52,7 +54,9 @@ def example_of_tag(structural_tag: str, encode: Callable[[str], list[int]], rng:
             case "json_schema":
                 return encode(example_of(form["json_schema"], rng))
             case "regex":
-                return encode(next(text for text in EXAMPLES if re.fullmatch(form["pattern"], text)))
+                return encode(next((text for text in EXAMPLES if _matches(form["pattern"], text)), ""))
+            case "grammar":
+                return []
             case "any_text":
                 return encode(sentences(rng, 1, 3))
             case "tag":
@@ -76,6 +80,14 @@ def example_of(schema: Any, rng: random.Random) -> str:
     return json.dumps(value_for(schema, rng, root=root), ensure_ascii=False)
 
 
+def lark_of_ebnf(text: str) -> str:
+    """A grammar as SGLang takes it in `ebnf`. Raises ValueError."""
+    try:
+        return str(gbnf_to_lark(text))
+    except Exception as error:  # that is the class of what it raises where a rule is missing
+        raise ValueError(str(error)) from None
+
+
 class _Lark:
     def __init__(self, marks: Mapping[str, int]) -> None:
         self._marks = marks
@@ -95,14 +107,12 @@ class _Lark:
                 return f"<[{int(form['token'])}]>"
             case "const_string":
                 return self._text(form["value"])
-            case "json_schema" if form.get("style", "json") == "json":
-                return "%json " + json.dumps({**form["json_schema"], "x-guidance": SPACING})
             case "any_text":
                 marks = [text for text in form.get("excludes", ()) if text in self._marks]
                 excluded = ",".join(str(self._marks[text]) for text in marks)
                 return f"<[^{excluded}]>*" if excluded else "<[*]>*"
-            case "regex":
-                return f"/{form['pattern']}/"
+            case "json_schema" | "regex" | "grammar":
+                return _whole_grammar(form)
             case "tag":
                 return f"{self._text(form['begin'])} {self.of(form['content'], depth + 1)} {self._text(form['end'])}"
             case "sequence":
@@ -143,10 +153,37 @@ class _Lark:
         return " ".join(part for part in (*parts, json.dumps(value[place:], ensure_ascii=False)) if part != '""')
 
 
+def _whole_grammar(form: Form) -> str:
+    """A form that is a grammar of a kind of its own."""
+    match form["type"]:
+        case "json_schema" if form.get("style", "json") == "json":
+            return "%json " + json.dumps({**form["json_schema"], "x-guidance": SPACING})
+        case "regex":
+            return f"/{_SLASH.sub(_escaped, form['pattern'])}/"
+        case "grammar":
+            return f"%lark {{\n{lark_of_ebnf(form['grammar'])}\n}}"
+        case kind:
+            raise ValueError(f"the simulated engine knows no such {kind}")
+
+
 def _is_nothing(form: Form) -> bool:
     """Whether it is a sequence that can't begin."""
     first = form["elements"][0] if form["type"] == "sequence" else form
     return first["type"] == "grammar" and NOTHING.fullmatch(first["grammar"]) is not None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.fullmatch(pattern, text) is not None
+    except re.error:
+        return False
+
+
+_SLASH: Final = re.compile(r"\\.|[/\n]", re.DOTALL)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return {"/": "\\/", "\n": "\\n"}.get(found[0], found[0])
 
 
 def _regex(text: str) -> str:

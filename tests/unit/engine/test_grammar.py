@@ -91,6 +91,26 @@ async def test_a_structural_tag_is_honoured(
         Plan.model_validate(body["arguments"])
 
 
+@pytest.mark.parametrize(
+    ("form", "suits"),
+    [
+        ({"type": "json_schema", "json_schema": {"type": "object", "additionalProperties": False}}, "{}"),
+        ({"type": "regex", "pattern": "[xy]/z\\/w"}, "[xy]/z/w"),
+        ({"type": "grammar", "grammar": 'root ::= "a/" digit+\ndigit ::= [0-9]'}, r"a/\d+"),
+    ],
+)
+async def test_a_grammar_behind_a_thought_is_honoured(
+    engine: Callable[..., Any], prompt: list[int], model: Model, form: dict[str, Any], suits: str
+) -> None:
+    thought = {"type": "any_text", "excludes": [THINK, THOUGHT, "<|im_end|>"]}
+    elements = [thought, {"type": "token", "token": model.token_id(THOUGHT)}, form]
+    tag = json.dumps({"type": "structural_tag", "format": {"type": "sequence", "elements": elements}})
+    for seed in range(5):
+        reply = await engine().generate(prompt, sampling_params={"structural_tag": tag, "sampling_seed": seed})
+        _, _, behind = model.decode(reply["output_ids"], skip_special_tokens=False).partition(THOUGHT)
+        assert re.fullmatch(suits, behind.removesuffix("<|im_end|>"))
+
+
 async def test_a_script_that_suits_a_structural_tag_is_used(
     engine: Callable[..., Any], prompt: list[int], model: Model
 ) -> None:
