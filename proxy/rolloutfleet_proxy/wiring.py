@@ -27,7 +27,7 @@ from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.domain.errors import DiskError, Stopping
 from rolloutfleet_proxy.engine.client import Engine
-from rolloutfleet_proxy.engine.errors import CallGrammars
+from rolloutfleet_proxy.engine.errors import StructuralTags
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
@@ -450,7 +450,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
             engine=parts.engine,
             gate=parts.gate,
             chat_format=chat_format,
-            call_grammars=CallGrammars(time.monotonic),
+            structural_tags=StructuralTags(time.monotonic),
             metrics=metrics,
             settings=settings,
         ),

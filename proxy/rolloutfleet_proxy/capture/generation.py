@@ -15,9 +15,9 @@ from rolloutfleet_proxy.capture.prompting import Prompted
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.errors import ContextExceeded, EvidenceRefused, UnsupportedParameter
 from rolloutfleet_proxy.engine.client import Engine, OnChunk
-from rolloutfleet_proxy.engine.errors import CallGrammars, GrammarRefused
+from rolloutfleet_proxy.engine.errors import GrammarRefused, StructuralTags
 from rolloutfleet_proxy.engine.evidence import Evidence, Refused
-from rolloutfleet_proxy.engine.generation import STRUCTURAL_TAG, Generation
+from rolloutfleet_proxy.engine.generation import GRAMMARS, STRUCTURAL_TAG, Generation
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
 from rolloutfleet_proxy.settings import SettingsInForce
@@ -34,7 +34,7 @@ class Generator(Struct, frozen=True, kw_only=True):
     engine: Engine
     gate: PauseGate
     chat_format: ChatFormat
-    call_grammars: CallGrammars
+    structural_tags: StructuralTags
     metrics: Metrics
     settings: SettingsInForce
 
@@ -94,26 +94,33 @@ class Generator(Struct, frozen=True, kw_only=True):
         return await self._run(generation, cut, job, prompted)
 
     async def _run(self, generation: Generation, asked: GenerateRequest, job: TurnJob, prompted: Prompted) -> Evidence:
-        """Under the grammar of the calls that are wanted, as far as the engines take one."""
-        calls, grammars = job.request.calls, self.call_grammars
+        """Under the grammar of the calls that are wanted, or under the request's own, with a thought before it where
+        the prompt leaves one: as far as the engines take such grammars."""
+        tag = self._tag(job.request, prompted, asked) if self.structural_tags.taken() else None
+        if tag is not None:
+            try:
+                evidence = await generation.run(_tagged(asked, tag))
+            except GrammarRefused as refusal:
+                self.structural_tags.refused(refusal)
+            else:
+                self.structural_tags.answered()
+                return evidence
+            # With an id of its own: an engine may not have forgotten the one that it refused.
+            asked = replace(asked, rid=f"{asked.rid}.wish")
+        calls = job.request.calls
         if calls is None:
             return await generation.run(asked)
-        if grammars.taken():
-            grammar = self.chat_format.call_grammar(prompted.prompt.ids, calls.wanted)
-            try:
-                evidence = await generation.run(_sampled(asked, {STRUCTURAL_TAG: grammar}))
-            except GrammarRefused as refusal:
-                grammars.refused(refusal)
-            else:
-                grammars.answered()
-                return evidence
         if self.settings.current.compatibility.requests == "strict":
             raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
         job.call.tools_unconstrained = True
         self.metrics.ignored(calls.wishes)
-        # With an id of its own: an engine may not have forgotten the one that it refused.
         fallback = self._bounded(calls.fallback, asked.max_new_tokens, job.request)
-        return await generation.run(replace(_sampled(asked, fallback), rid=f"{asked.rid}.wish"))
+        return await generation.run(replace(asked, sampling={**asked.sampling, **fallback}))
+
+    def _tag(self, request: TurnRequest, prompted: Prompted, asked: GenerateRequest) -> str | None:
+        if request.calls is not None:
+            return self.chat_format.call_grammar(prompted.prompt.ids, request.calls.wanted)
+        return self.chat_format.thinking_first(prompted.prompt.ids, asked.sampling)
 
     def _bounded(self, sampling: Mapping[str, Any], tokens: int, request: TurnRequest) -> dict[str, Any]:
         longest = self.chat_format.vocabulary.longest_token
@@ -146,5 +153,7 @@ def _is_upper_bound(request: TurnRequest) -> bool:
     return request.max_tokens_is_upper_bound or request.max_tokens_is_trainers
 
 
-def _sampled(asked: GenerateRequest, grammar: Mapping[str, Any]) -> GenerateRequest:
-    return replace(asked, sampling={**asked.sampling, **grammar})
+def _tagged(asked: GenerateRequest, tag: str) -> GenerateRequest:
+    """Under a structural tag, in place of a grammar of its own."""
+    beside = {name: value for name, value in asked.sampling.items() if name not in GRAMMARS}
+    return replace(asked, sampling={**beside, STRUCTURAL_TAG: tag})

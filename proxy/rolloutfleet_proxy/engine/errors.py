@@ -1,7 +1,7 @@
 """Errors of engines and the gateway: what they say, and what a client is told of them.
 
-SGLang 0.5.23 compiles the grammars of tool calls with xgrammar alone. Started with another `--grammar-backend` it
-answers them with 400, in words that say nothing of the grammar; those of xgrammar say what is wrong with it.
+SGLang 0.5.23 compiles structural tags with xgrammar alone. Started with another `--grammar-backend` it answers them
+with 400, in words that say nothing of the grammar; those of xgrammar say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_ENGINE = "model_not_found"
 
 
 ASKED_AGAIN: Final = 60.0
-"""Seconds until engines that take no grammars of tool calls are sent one again: they may have been replaced."""
+"""Seconds until engines that take no structural tags are sent one again: they may have been replaced."""
 
 _REFUSED = re.compile(r"Failed to compile \w+ grammar|Grammar-based generation|Grammar preprocessing timed out")
 _REQUESTED = re.compile(r"context length of (?P<context>\d+) tokens.*: (?P<prompt>\d+) tokens from the input")
@@ -47,8 +47,9 @@ class GrammarRefused(InvalidRequest):
         """Whether it compiles no grammars of this kind at all."""
 
 
-class CallGrammars:
-    """Whether the engines take grammars of tool calls. `clock` gives seconds."""
+class StructuralTags:
+    """Whether the engines take structural tags: grammars of tool calls, and of thoughts before a request's own grammar.
+    `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -62,7 +63,9 @@ class CallGrammars:
             return
         if self._refused_at is None:
             logger.warning(
-                "the engines accept no tool-call grammars, so tool_choice is not enforced: %s", refusal.message
+                "the engines accept no structural tags, so tool_choice is not enforced, and grammars of requests hold "
+                "from the first token on, without a thought: %s",
+                refusal.message,
             )
         self._refused_at = self._clock()
 
@@ -70,7 +73,7 @@ class CallGrammars:
         """A call came back that was under such a grammar."""
         if self._refused_at is not None and self.taken():  # else it may have been sent before the refusal
             self._refused_at = None
-            logger.info("the engines accept tool-call grammars again")
+            logger.info("the engines accept structural tags again")
 
 
 def engine_failure(status: int, message: str, *, retry_after: float | None = None) -> DomainError:

@@ -108,7 +108,7 @@ def thinking_at(prompt_ids: Sequence[int], marks: Marks) -> Thinking:
 
 def structural_tag(wanted: Wanted, marks: Marks, forms: CallForms, thinking: Thinking) -> str:
     """The grammar as JSON."""
-    parts = [*_order(marks), *_reasoning(marks, forms, thinking)]
+    parts = [*token_order(marks), *_reasoning(marks, forms, thinking)]
     calls = _calls(wanted, forms)
     if wanted.required:
         parts += calls
@@ -149,6 +149,16 @@ def either(forms: Sequence[Form]) -> Form:
     return forms[0] if len(forms) == 1 else {"type": "or", "elements": list(forms)}
 
 
+def token_order(marks: Marks) -> list[Form]:
+    """A part that nothing matches, with all tokens of a model's grammars in their one order."""
+    return [optional(sequence([_NOTHING, *map(token, marks.tokens)]))] if marks.tokens else []
+
+
+def free_text(marks: Marks) -> Form:
+    """Text without what free text never holds."""
+    return {"type": "any_text", "excludes": list(marks.kept_out)}
+
+
 # A generation prompt is a few tokens.
 _TAIL_TOKENS = 64
 
@@ -157,16 +167,12 @@ _NOTHING: Form = {"type": "grammar", "grammar": 'root ::= nothing\nnothing ::= n
 """A rule that never ends. An empty class of characters won't do: xgrammar takes it for all beyond ASCII."""
 
 
-def _order(marks: Marks) -> list[Form]:
-    return [optional(sequence([_NOTHING, *map(token, marks.tokens)]))] if marks.tokens else []
-
-
 def _text_and_calls(marks: Marks, forms: CallForms, calls: Sequence[Form]) -> list[Form]:
     """Text, and behind it calls or none."""
     if forms.alone:
-        said = sequence([{"type": "regex", "pattern": r"[^{\x00-\x20]"}, _free(marks)])
+        said = sequence([{"type": "regex", "pattern": r"[^{\x00-\x20]"}, free_text(marks)])
         return [either([said, sequence(calls)] if calls else [said])]
-    return [_free(marks), optional(sequence(calls))] if calls else [_free(marks)]
+    return [free_text(marks), optional(sequence(calls))] if calls else [free_text(marks)]
 
 
 def _reasoning(marks: Marks, forms: CallForms, thinking: Thinking) -> list[Form]:
@@ -175,15 +181,11 @@ def _reasoning(marks: Marks, forms: CallForms, thinking: Thinking) -> list[Form]
         return gap
     opened, closed = marks.think_texts
     begin = opened if thinking is Thinking.FREE else ""
-    thought: list[Form] = [{"type": "tag", "begin": begin, "content": _free(marks), "end": closed}, *gap]
+    thought: list[Form] = [{"type": "tag", "begin": begin, "content": free_text(marks), "end": closed}, *gap]
     if thinking is Thinking.OPEN:
         return thought
     lead = [text(forms.lead)] if forms.lead else []
     return [*lead, optional(sequence(thought))]
-
-
-def _free(marks: Marks) -> Form:
-    return {"type": "any_text", "excludes": list(marks.kept_out)}
 
 
 def _calls(wanted: Wanted, forms: CallForms) -> list[Form]:

@@ -50,6 +50,7 @@ from rolloutfleet_proxy.tokens.quirks import (
 from rolloutfleet_proxy.tokens.reading import Reader
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
+from rolloutfleet_proxy.tokens.thought_grammar import thoughts_of
 from rolloutfleet_proxy.tokens.tool_schemas import writable
 from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
@@ -151,6 +152,9 @@ class ChatFormat:
         """Renderers by their template arguments, each counted as one."""
         self._lock = Lock()
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
+        self._thoughts = thoughts_of(
+            renderer, vocabulary, self.stop_token_ids, None if self._calls is None else self._calls[0]
+        )
         self._system_messages = support_of(self._written, kinds=system_roles(renderer))
         self._text_with_calls = text_with_calls(self._written)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
@@ -400,6 +404,11 @@ class ChatFormat:
         assert self._calls is not None, "no grammar of this format's calls"
         marks, forms = self._calls
         return structural_tag(wanted, marks, forms, thinking_at(prompt_ids, marks))
+
+    def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
+        """A `structural_tag` by which the reply to a prompt may think before what the grammar of its sampling
+        parameters holds it to; None where that grammar is to hold from the start, or there is none."""
+        return None if self._thoughts is None else self._thoughts.before(sampling, prompt_ids)
 
     def takes(self, argument: str) -> bool:
         """Whether the format has a template argument of that name."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutfleet_proxy.engine.errors import ASKED_AGAIN, CallGrammars, GrammarRefused, engine_failure
+from rolloutfleet_proxy.engine.errors import ASKED_AGAIN, GrammarRefused, StructuralTags, engine_failure
 from rolloutfleet_proxy.http.errors import status_of
 
 OF_BACKENDS = {
@@ -33,7 +33,7 @@ def refusal(said: str) -> GrammarRefused:
 @pytest.mark.parametrize("backend", OF_BACKENDS)
 def test_engines_that_take_no_grammars_of_calls_are_sent_none_for_a_while(backend: str) -> None:
     clock = Clock()
-    grammars = CallGrammars(clock)
+    grammars = StructuralTags(clock)
     assert grammars.taken()
     for _ in range(2):
         grammars.refused(refusal(OF_BACKENDS[backend]))
@@ -46,7 +46,7 @@ def test_engines_that_take_no_grammars_of_calls_are_sent_none_for_a_while(backen
 
 def test_engines_that_take_them_again_are_told_of_anew(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    grammars, refused = CallGrammars(clock), refusal(OF_BACKENDS["none"])
+    grammars, refused = StructuralTags(clock), refusal(OF_BACKENDS["none"])
     grammars.refused(refused)
     grammars.answered()
     assert not grammars.taken(), "it was sent before the refusal"
@@ -59,7 +59,7 @@ def test_engines_that_take_them_again_are_told_of_anew(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("said", OF_ONE)
 def test_one_grammar_that_does_not_compile_says_nothing_of_others(said: str) -> None:
-    grammars = CallGrammars(Clock())
+    grammars = StructuralTags(Clock())
     grammars.refused(refusal(said))
     assert grammars.taken()
 

@@ -1,0 +1,59 @@
+"""A thought before what a request asks for, by the compiler of the real engine."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.engine.sglang import launch
+from tests.engine.sglang.places import HERE, Installed
+from tests.unit.proxy.tokens.test_call_grammar import tokens_of, wanted
+from tests.unit.proxy.tokens.test_thought_grammar import GRAMMARS, THINKING, Held, before_answer, held
+from tests.waiting import SGLANG_START
+
+
+def case_of(file: Path, replies: list[Held], written: list[list[str]]) -> dict[str, Any]:
+    """What `draw.py` takes; it makes its tokenizer from `file`. Grammars of tool calls go through the same compiler in
+    an engine."""
+    model, prompt = replies[0].model, replies[0].prompt
+    model.vocabulary._tokenizer.save(str(file))
+    calls = [model.call_grammar(prompt, wanted(["stop"]))] if model.holds_calls else []
+    named = {token for tag in (replies[0].tag, *calls) for token in tokens_of(json.loads(tag)["format"])}
+    return {
+        "tokenizer": str(file),
+        "stop": model.stop_token_ids[0],
+        "marks": sorted(named | {mark for reply in replies for mark in reply.kept_out}),
+        "ends": [],
+        "tags": [
+            *(
+                {"tag": reply.tag, "written": [reply.encoded(text) for text in texts]}
+                for reply, texts in zip(replies, written, strict=True)
+            ),
+            *({"tag": tag, "written": []} for tag in calls),
+        ],
+    }
+
+
+def test_what_the_engines_compiler_draws_is_read_as_a_thought_and_an_answer(sglang: Installed, tmp_path: Path) -> None:
+    cases = []
+    for name in THINKING:
+        thought = before_answer(name, tmp_path)
+        replies = [held(name, tmp_path, kind) for kind in GRAMMARS]
+        written = [[thought + answer, thought + "Look at this."] for _, answer in GRAMMARS.values()]
+        cases.append(case_of(tmp_path / f"{name}.json", replies, written))
+    asked, drawn = tmp_path / "cases", tmp_path / "drawn"
+    asked.write_text(json.dumps(cases))
+    command = [str(sglang.python), str(HERE / "draw.py"), str(asked), str(drawn)]
+    done = subprocess.run(command, env=launch.environment(sglang), capture_output=True, text=True, timeout=SGLANG_START)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name, tags in zip(THINKING, json.loads(drawn.read_text()), strict=True):
+        for kind, tag in zip(GRAMMARS, tags[: len(GRAMMARS)], strict=True):
+            reply = held(name, tmp_path, kind)
+            assert tag["taken"] == [True, False], (name, kind, reply.tag)
+            for ids in tag["drawn"]:
+                content = reply.read(ids)["content"]
+                if kind == "json_schema":
+                    assert content.lstrip().startswith("{"), (name, reply.model.vocabulary.decode(ids))
+                    assert isinstance(json.loads(content)["city"], str)
+                else:
+                    assert reply.takes(before_answer(name, tmp_path) + content), (name, content)
