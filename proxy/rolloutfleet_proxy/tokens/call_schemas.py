@@ -72,14 +72,13 @@ def most_written(schema: Schema) -> int:
 
 
 def _is_string(schema: Mapping[str, Any]) -> bool:
-    """Whether a value is declared as a string: some formats write these in another way."""
     return schema.get("type") in ("string", ["string"])
 
 
 def _enumeration(values: list[Any], *, strings: bool) -> Schema:
     """Of those that are declared as strings only strings can come."""
     kept = [value for value in values if isinstance(value, str)] if strings else []
-    return {"enum": kept, "type": "string"} if kept else {"enum": values}
+    return {"enum": kept or values}
 
 
 class _Relaxing:
@@ -97,9 +96,12 @@ class _Relaxing:
                     self._names[f"#/{key}/{name}"] = name
 
     def root(self) -> Schema:
-        if not isinstance(self._root.get("properties"), dict):
-            return ANY_OBJECT
-        schema = {"type": "object", **self._object(self._root)}
+        root = self._root
+        if "properties" not in root:
+            root = self._definitions.get(self._names.get(str(root.get("$ref")), ""), root)
+        schema = {"type": "object", **(self._object(root) if isinstance(root, dict) else {})}
+        if schema == ANY_OBJECT:
+            return schema
         definitions = {name: self.relaxed(each, direct=True) for name, each in self._definitions.items()}
         return schema | ({"$defs": definitions} if definitions else {})
 
@@ -122,8 +124,14 @@ class _Relaxing:
         if isinstance(choices, list) and choices:
             return {"anyOf": [self.relaxed(choice, direct=direct) for choice in choices]}
         if "allOf" in schema:
-            return {}
+            return self._joined(schema, direct=direct)
         return self._typed(schema)
+
+    def _joined(self, schema: Mapping[str, Any], *, direct: bool) -> Schema:
+        """The one schema of `allOf` that says something; of several each may leave out what another declares."""
+        parts = schema["allOf"] if isinstance(schema["allOf"], list) and "properties" not in schema else []
+        said = [each for each in (self.relaxed(part, direct=direct) for part in parts) if each]
+        return said[0] if len(said) == 1 else {}
 
     def _take(self, parts: int) -> None:
         self.room -= parts
@@ -145,14 +153,15 @@ class _Relaxing:
 
     def _object(self, schema: Mapping[str, Any]) -> Schema:
         properties = schema.get("properties")
+        others: Any = True if "patternProperties" in schema else schema.get("additionalProperties")
+        if isinstance(others, dict):
+            others = self.relaxed(others)
         if not isinstance(properties, dict):
-            values = schema.get("additionalProperties")
-            return {"additionalProperties": self.relaxed(values)} if isinstance(values, dict) else {}
+            return {"additionalProperties": others} if isinstance(others, dict) else {}
         listed = schema.get("required")
         required = {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else frozenset()
         return {
             "properties": {name: self.relaxed(value) for name, value in properties.items()},
             "required": [name for name in properties if name in required],
-            "additionalProperties": "patternProperties" in schema
-            or schema.get("additionalProperties", False) is not False,
+            "additionalProperties": others if isinstance(others, dict) else others is True,
         }

@@ -54,7 +54,11 @@ def test_types_properties_and_references_are_kept() -> None:
         ({"type": "integer", "minimum": 5, "maximum": 1}, {"type": "integer"}),
         ({"type": ["string", "null"]}, {"type": ["string", "null"]}),
         ({"type": "float"}, {}),
-        ({"allOf": [{"type": "string"}, {"minLength": 2}]}, {}),
+        ({"allOf": [{"type": "string"}, {"minLength": 2}]}, {"type": "string"}),
+        ({"allOf": [{"type": "string"}, {"enum": ["a"]}]}, {}),
+        ({"allOf": [{"properties": {}}], "properties": {"a": {}}}, {}),
+        ({"allOf": 1}, {}),
+        ({"type": "string", "enum": ["3", None]}, {"enum": ["3"]}),
         ({"not": {}}, {}),
         (False, {}),
         ({"enum": []}, {}),
@@ -70,6 +74,10 @@ def test_types_properties_and_references_are_kept() -> None:
             {"type": "object", "additionalProperties": {"type": "string"}},
             {"type": "object", "additionalProperties": {"type": "string"}},
         ),
+        (
+            {"type": "object", "additionalProperties": {"type": "string"}, "patternProperties": {"a": {}}},
+            {"type": "object"},
+        ),
     ],
 )
 def test_what_an_engine_could_refuse_is_left_out(declared: Any, kept: dict[str, Any]) -> None:
@@ -80,9 +88,11 @@ def test_properties_that_are_not_declared_are_allowed_where_the_schema_asks_for_
     for more, allowed in (
         ({}, False),
         ({"additionalProperties": True}, True),
+        ({"additionalProperties": {"type": "integer", "minimum": 1}}, {"type": "integer"}),
+        ({"additionalProperties": {"type": "integer"}, "patternProperties": {"a": {}}}, True),
         ({"patternProperties": {"a": {}}}, True),
     ):
-        assert relaxed({"properties": {"a": {}}, **more})["additionalProperties"] is allowed
+        assert relaxed({"properties": {"a": {}}, **more})["additionalProperties"] == allowed
 
 
 def test_a_required_property_that_is_not_declared_is_not_asked_for() -> None:
@@ -92,6 +102,13 @@ def test_a_required_property_that_is_not_declared_is_not_asked_for() -> None:
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "string"}, {"$ref": "#"}])
 def test_parameters_that_say_nothing_are_any_object(parameters: Any) -> None:
     assert relaxed(parameters) == ANY_OBJECT
+
+
+def test_parameters_behind_a_reference_and_of_any_name_are_kept() -> None:
+    arguments = {"properties": {"a": {"type": "string"}}}
+    schema = relaxed({"$ref": "#/$defs/Arguments", "$defs": {"Arguments": arguments}})
+    assert schema["properties"] == {"a": {"type": "string"}} and schema["additionalProperties"] is False
+    assert relaxed({"additionalProperties": {"type": "integer"}})["additionalProperties"] == {"type": "integer"}
 
 
 def test_definitions_that_lead_round_in_a_circle_are_cut() -> None:
