@@ -1,8 +1,8 @@
 """Forms of arguments that a chat format writes one by one, strings as they are and all else as JSON. Pure.
 
-A parser of such a format takes the text of a parameter that is declared as a string for its value. Any other text it
-reads as JSON, and where it is none, as a string. So the text of a parameter that may be a string and something else
-must not look like JSON unless it is: a string that does is written as JSON.
+A text is read by the parameter's schema (`argument_values`): as another value only where that is allowed, else as the
+string that it is. So strings need no quotes, whatever they look like. One that reads as another allowed value can't be
+written: under integer or string, `12` is the number.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f<>\"]+")
 """What every such format can write as the name of a parameter."""
 _ANY_NAME: Final = "[A-Za-z0-9_.-]{1,64}"
 
-_SPACES: Final = r"\x00-\x20"
-"""What a parser strips off, as far as a regex of xgrammar's can name it (0.2.7)."""
-_NO_JSON: Final = (
-    rf'[^"{{\[\-0-9tfn<{_SPACES}]|t[^r<{_SPACES}]|f[^a<{_SPACES}]|n[^u<{_SPACES}]'
-    rf"|-[^0-9<{_SPACES}]|-?[0-9]+[ ]*[^0-9.eE<{_SPACES}]"
-)
-"""How texts begin that are not JSON, whatever follows. None is the beginning of a mark, which is `<` or `[`."""
 _FORM: Final = 40
 """Letters that each form counts, beside those of its schema."""
 
@@ -56,11 +49,11 @@ class Parameters:
         parts: list[Form] = []
         for name, value in properties.items():
             if _NAME.fullmatch(name):
-                part = sequence([self.named(text(name)), values.of(value, declared=True)])
+                part = sequence([self.named(text(name)), values.of(value)])
                 parts.append(part if name in schema["required"] else optional(part))
         others = schema.get("additionalProperties", not properties)
         if others is not False:
-            more = values.of({} if others is True else others, declared=True)
+            more = values.of({} if others is True else others)
             name = {"type": "regex", "pattern": _ANY_NAME}
             parts.append({"type": "star", "content": sequence([self.named(name), more])})
         return parts
@@ -80,33 +73,22 @@ class _Values:
         self._definitions = definitions
         self._definitions_length = len(json.dumps(definitions))
 
-    def of(self, schema: Schema, *, declared: bool) -> Form:
-        """`declared`: whether a parser sees this schema, and not one that leads to it."""
+    def of(self, schema: Schema) -> Form:
         reference = schema.get("$ref")
         if reference is not None:
-            return self.of(self._definitions.get(reference.removeprefix("#/$defs/"), {}), declared=False)
+            return self.of(self._definitions.get(reference.removeprefix("#/$defs/"), {}))
         if "enum" in schema:
-            return self._ended([either(self._texts(schema, declared=declared))])
+            return self._ended(either(self._texts(schema)))
         if "anyOf" in schema:
-            return either([self.of(choice, declared=False) for choice in schema["anyOf"]])
-        kinds = schema.get("type", [])
-        if not kinds or (kinds == "string" and declared):
-            return self._ended([self._text])
+            return either([self.of(choice) for choice in schema["anyOf"]])
+        kinds = schema.get("type", "string")
         if isinstance(kinds, list):
-            return either([self.of({**schema, "type": kind}, declared=False) for kind in kinds])
-        value = self._ended([json_value({**schema, **self._defined(schema)})])
-        return either([self._no_json(), value]) if kinds == "string" else value
+            return either([self.of({**schema, "type": kind}) for kind in kinds])
+        return self._ended(self._text if kinds == "string" else json_value({**schema, **self._defined(schema)}))
 
-    def _no_json(self) -> Form:
-        return self._ended([{"type": "regex", "pattern": _NO_JSON}, self._text])
-
-    def _texts(self, schema: Schema, *, declared: bool) -> list[Form]:
-        verbatim = declared and schema.get("type") == "string"
+    def _texts(self, schema: Schema) -> list[Form]:
         self._take(len(json.dumps(schema)))
-        texts = [
-            value if isinstance(value, str) and (verbatim or not _is_json(value)) else json.dumps(value)
-            for value in schema["enum"]
-        ]
+        texts = [value if isinstance(value, str) else json.dumps(value) for value in schema["enum"]]
         return [text(each) for each in dict.fromkeys(texts)]
 
     def _defined(self, schema: Schema) -> Schema:
@@ -115,22 +97,11 @@ class _Values:
         self._take(len(written) + (self._definitions_length if refers else 0))
         return {"$defs": self._definitions} if refers else {}
 
-    def _ended(self, forms: Sequence[Form]) -> Form:
+    def _ended(self, form: Form) -> Form:
         self._take(_FORM)
-        return sequence([*forms, self._end])
+        return sequence([form, self._end])
 
     def _take(self, letters: int) -> None:
         self._room -= letters
         if self._room < 0:
             raise TooLong
-
-
-def _is_json(value: str) -> bool:
-    """Whether a parser may read it as JSON; also what is nested too deeply for it to come to an end."""
-    try:
-        json.loads(value)
-    except RecursionError:
-        return True
-    except ValueError:
-        return False
-    return True

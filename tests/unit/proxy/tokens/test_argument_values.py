@@ -1,13 +1,12 @@
 """Values of arguments that a format writes as bare text: read back by their schema wherever that tells them apart."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.proxy.tokens.kinds import KINDS, TEXTS, Kind, hoisted
 
 from rolloutfleet_proxy.tokens.argument_values import DEEPEST, parameter_schema, value_of
 
@@ -28,9 +27,9 @@ POINT_OR_STRING = {
 }
 
 
-def read(text: str, schema: Any, *, python_words: bool = False, **more: Any) -> str:
-    """The JSON text of a value whose parameter is declared so."""
-    parameters = {"type": "object", "properties": {"v": schema}, **more}
+def read(text: str, schema: Any, more: dict[str, Any] | None = None, *, python_words: bool = False) -> str:
+    """The JSON text of a value whose parameter is declared so, with what else the tool's schema holds."""
+    parameters = {"type": "object", "properties": {"v": schema}, **(more or {})}
     return value_of(text, parameter_schema(parameters, "v"), parameters, python_words=python_words)
 
 
@@ -81,7 +80,7 @@ def read(text: str, schema: Any, *, python_words: bool = False, **more: Any) -> 
 def test_text_is_a_string_where_the_schema_allows_no_other_value(schema: Any, text: str) -> None:
     definitions = {"$defs": {"Name": {"type": "string"}}, "definitions": {"a/b~ c": {"type": "string"}}}
     properties = {"v": schema, "w": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}
-    assert json.loads(read(text, schema, **definitions, properties=properties)) == text
+    assert json.loads(read(text, schema, {**definitions, "properties": properties})) == text
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_text_is_a_string_where_the_schema_allows_no_other_value(schema: Any, te
 )
 def test_text_is_json_as_written_where_the_schema_allows_its_value(schema: Any, text: str) -> None:
     circle = {"$ref": "#/$defs/Circle", "anyOf": [{"$ref": "#/$defs/Circle"}] * 2}
-    assert read(f" {text}\n", schema, **{"$defs": {"Circle": circle}}) == text
+    assert read(f" {text}\n", schema, {"$defs": {"Circle": circle}}) == text
 
 
 def test_const_and_enum_tell_true_from_one() -> None:
@@ -168,120 +167,12 @@ def test_schema_of_a_parameter_is_found_wherever_it_is_declared(parameters: Any,
 
 @pytest.mark.parametrize("text", ["12", "[[1]]", '{"a": {"a": 1}}'])
 def test_references_that_multiply_come_to_an_end(text: str) -> None:
-    doubled = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 2} for n in range(60)}
+    doubled: dict[str, Any] = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 2} for n in range(60)}
     doubled["D60"] = {"type": "null"}
     inner = {"items": {"$ref": "#/$defs/D0"}, "additionalProperties": {"$ref": "#/$defs/D0"}}
-    patterns = {f"{n}" + "\\w{1000}": {} for n in range(200)}
+    patterns: dict[str, Any] = {f"{n}" + "\\w{1000}": {} for n in range(200)}
     choices = [{"type": "string"}, {**inner, "patternProperties": patterns}, {"$ref": "#/$defs/D0"}]
-    assert json.loads(read(text, {"anyOf": choices}, **{"$defs": doubled})) in (text, json.loads(text))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A schema, values that suit it, and whether one does: told by what it was made of, not by reading it."""
-
-    schema: Any
-    values: st.SearchStrategy[Any]
-    suits: Callable[[Any], bool]
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(
-    [
-        "1",
-        " 2",
-        "-0.5",
-        "1e3",
-        "true",
-        "None",
-        "null",
-        '"a"',
-        "[]",
-        "[1]",
-        '["1"]',
-        "{}",
-        '{"a": 1}',
-        '{"a": null}',
-        "NaN",
-    ]
-)
-NUMBERS = st.integers(-3, 3) | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-
-
-def is_integer(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and value.is_integer())
-
-
-LEAVES = [
-    Kind({"type": "string"}, TEXTS, lambda value: type(value) is str),
-    Kind({"type": "null"}, st.none(), lambda value: value is None),
-    Kind({"type": "boolean"}, st.booleans(), lambda value: type(value) is bool),
-    Kind({"type": "integer"}, st.integers(-3, 3) | st.integers(), is_integer),
-    Kind({"type": "number"}, NUMBERS, lambda value: type(value) in (int, float)),
-    Kind({"type": ["integer", "string"]}, TEXTS | st.integers(), lambda value: type(value) is str or is_integer(value)),
-    Kind({"type": "object"}, st.dictionaries(TEXTS, NUMBERS, max_size=2), lambda value: type(value) is dict),
-]
-
-
-def is_equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
-
-
-def enumeration(values: list[Any]) -> Kind:
-    schema = {"enum": values} if len(values) > 1 else {"const": values[0]}
-    return Kind(schema, st.sampled_from(values), lambda value: any(is_equal(value, each) for each in values))
-
-
-def alternatives(kinds: list[Kind]) -> Kind:
-    values = st.one_of([kind.values for kind in kinds])
-    return Kind({"anyOf": [kind.schema for kind in kinds]}, values, lambda value: any(k.suits(value) for k in kinds))
-
-
-def array(kind: Kind) -> Kind:
-    def suits(value: Any) -> bool:
-        return type(value) is list and all(map(kind.suits, value))
-
-    return Kind({"type": "array", "items": kind.schema}, st.lists(kind.values, max_size=2), suits)
-
-
-def an_object(kind: Kind) -> Kind:
-    def suits(value: Any) -> bool:
-        return type(value) is dict and set(value) == {"a"} and kind.suits(value["a"])
-
-    schema = {"type": "object", "properties": {"a": kind.schema}, "required": ["a"], "additionalProperties": False}
-    return Kind(schema, st.fixed_dictionaries({"a": kind.values}), suits)
-
-
-def wrapped(kind: Kind) -> Kind:
-    return replace(kind, schema={"allOf": [{}, kind.schema]})
-
-
-def referred(kind: Kind) -> Kind:
-    """`$def` is put into place by `hoisted`."""
-    return replace(kind, schema={"$def": kind.schema})
-
-
-def hoisted(schema: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(schema, list):
-        return [hoisted(each, definitions) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$def" not in schema:
-        return {key: each if key in ("enum", "const") else hoisted(each, definitions) for key, each in schema.items()}
-    name = f"D{len(definitions)}"
-    definitions[name] = None
-    definitions[name] = hoisted(schema["$def"], definitions)
-    return {"$ref": f"#/$defs/{name}"}
-
-
-KINDS = st.recursive(
-    st.sampled_from(LEAVES)
-    | st.lists(TEXTS | st.none() | st.booleans() | st.integers(-3, 3), min_size=1, max_size=3).map(enumeration),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(alternatives),
-        *(inner.map(each) for each in (array, an_object, wrapped, referred)),
-    ),
-    max_leaves=5,
-)
+    assert json.loads(read(text, {"anyOf": choices}, {"$defs": doubled})) in (text, json.loads(text))
 
 
 def other_reading(text: str) -> Any:
@@ -301,7 +192,7 @@ def test_written_argument_is_read_back_but_where_a_string_reads_as_another_allow
     definitions: dict[str, Any] = {}
     schema = hoisted(kind.schema, definitions)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    got = read(text, schema, **{"$defs": definitions})
+    got = read(text, schema, {"$defs": definitions})
     other = other_reading(text)
     if isinstance(value, str) and (isinstance(other, str) or not kind.suits(other)):
         assert json.loads(got) == value
@@ -314,5 +205,5 @@ def test_written_argument_is_read_back_but_where_a_string_reads_as_another_allow
 def test_any_text_has_a_value(text: str, kind: Kind) -> None:
     definitions: dict[str, Any] = {}
     schema = hoisted(kind.schema, definitions)
-    got = read(text, schema, **{"$defs": definitions})
+    got = read(text, schema, {"$defs": definitions})
     assert json.loads(got) == text or got == text.strip(" \t\n\r")
