@@ -32,8 +32,10 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 DEEPEST: Final = 63
 """Levels of a value that is taken as JSON: with the object of all arguments, as many as a history may hold."""
 
+PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+"""Python's spelling of JSON's words, which some templates write."""
+
 _BLANKS: Final = " \t\n\r"
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 
 _MOST_STEPS: Final = 20_000
 """Schemas that are looked at for one argument. References multiply, and past this a schema allows everything."""
@@ -71,7 +73,7 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
         return string
     written = text.strip(_BLANKS)
     if python_words:
-        written = _PYTHON.get(written, written)
+        written = PYTHON_WORDS.get(written, written)
     try:
         value = json.loads(written, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rolloutfleet_proxy.tokens.argument_values import PYTHON_WORDS
 from rolloutfleet_proxy.tokens.call_grammar import Form, either, json_value, optional, sequence, text
 from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, Schema, most_written
 
@@ -20,6 +21,7 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f<>\"]+")
 """What every such format can write as the name of a parameter."""
 _ANY_NAME: Final = "[A-Za-z0-9_.-]{1,64}"
 
+_WORDS: Final = {"boolean": ("true", "false"), "null": ("null",)}
 _FORM: Final = 40
 """Letters that each form counts, beside those of its schema."""
 
@@ -29,12 +31,13 @@ class Parameters:
     """How a format writes a function's arguments.
 
     `named` is what stands before a value, by the parameter's name or the form of any name. `end` follows the value, and
-    `kept_out` is what a string never holds.
+    `kept_out` is what a string never holds. `python_words`: `True`, `False` and `None` are written too.
     """
 
     named: Callable[[Form], Form]
     end: Form
     kept_out: Sequence[str]
+    python_words: bool = False
 
     def forms(self, schema: Schema) -> list[Form]:
         """One for each argument, in the order declared; any, where those would come to too much."""
@@ -69,6 +72,7 @@ class _Values:
     def __init__(self, written: Parameters, definitions: dict[str, Any], *, room: int) -> None:
         self._room = room
         self._end = written.end
+        self._words = PYTHON_WORDS if written.python_words else {}
         self._text: Form = {"type": "any_text", "excludes": list(written.kept_out)}
         self._definitions = definitions
         self._definitions_length = len(json.dumps(definitions))
@@ -84,12 +88,20 @@ class _Values:
         kinds = schema.get("type", "string")
         if isinstance(kinds, list):
             return either([self.of({**schema, "type": kind}) for kind in kinds])
-        return self._ended(self._text if kinds == "string" else json_value({**schema, **self._defined(schema)}))
+        if kinds == "string":
+            return self._ended(self._text)
+        value = json_value({**schema, **self._defined(schema)})
+        return either([self._ended(each) for each in (value, *map(text, self._spelled(_WORDS.get(kinds, ()))))])
 
     def _texts(self, schema: Schema) -> list[Form]:
         self._take(len(json.dumps(schema)))
         texts = [value if isinstance(value, str) else json.dumps(value) for value in schema["enum"]]
-        return [text(each) for each in dict.fromkeys(texts)]
+        words = self._spelled([json.dumps(value) for value in schema["enum"]])
+        return [text(each) for each in dict.fromkeys((*texts, *words))]
+
+    def _spelled(self, texts: Sequence[str]) -> list[str]:
+        """Python's words for those of JSON."""
+        return [word for word, json_word in self._words.items() if json_word in texts]
 
     def _defined(self, schema: Schema) -> Schema:
         written = json.dumps(schema)

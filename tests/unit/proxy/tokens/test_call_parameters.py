@@ -1,6 +1,7 @@
-"""Arguments that a format writes one by one: their grammar is bounded, whatever a tool declares."""
+"""Arguments that a format writes one by one: what their grammar takes, and its bounds, whatever a tool declares."""
 
 import json
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,8 +13,9 @@ from tests.unit.proxy.tokens.growing import GROWING, PARAMETERS, REFERENCE, decl
 from tests.unit.proxy.tokens.kinds import KINDS, LIKE_JSON, TEXTS, hoisted
 
 from rolloutfleet_engine.structural_tags import lark_of
-from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
+from rolloutfleet_proxy.tokens.argument_values import PYTHON_WORDS, parameter_schema, value_of
 from rolloutfleet_proxy.tokens.call_grammar import sequence
+from rolloutfleet_proxy.tokens.call_parameters import Parameters
 from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, LONGEST, arguments_schemas
 
 WRITTEN = 4 * LONGEST
@@ -67,9 +69,9 @@ def texts(form: Any) -> list[str]:
 class Grammar:
     """The engine's grammar of one argument, which has to be there."""
 
-    def __init__(self, parameters: dict[str, Any]) -> None:
+    def __init__(self, parameters: dict[str, Any], written: Parameters = PARAMETERS) -> None:
         (schema,) = arguments_schemas([{**parameters, "required": ["v"]}])
-        tag = json.dumps({"type": "structural_tag", "format": sequence(PARAMETERS.forms(schema))})
+        tag = json.dumps({"type": "structural_tag", "format": sequence(written.forms(schema))})
         self._matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(lark_of(tag, {})), log_level=0)
         assert not self._matcher.is_error(), self._matcher.get_error()
 
@@ -86,17 +88,39 @@ class Grammar:
 BYTES = LLTokenizer("byte")
 
 
+@pytest.mark.parametrize("python_words", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "taken"),
+    [
+        ({"type": "boolean"}, {"true": "True", "false": "False"}),
+        ({"type": ["integer", "null"]}, {"null": "None"}),
+        ({"enum": ["false", True, None]}, {"true": "True", "null": "None"}),
+    ],
+)
+def test_pythons_words_are_taken_beside_jsons_where_the_format_writes_them(
+    schema: Any, taken: dict[str, str], python_words: bool
+) -> None:
+    grammar = Grammar(declared(schema), replace(PARAMETERS, python_words=python_words))
+    assert all(map(grammar.takes, taken))
+    words = {word for word in PYTHON_WORDS if grammar.takes(word)}
+    assert words == (set(taken.values()) if python_words else set())
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_grammar_takes_declared_values_as_written_and_no_text_that_is_read_as_another(data: st.DataObject) -> None:
+@given(st.data(), st.booleans())
+def test_grammar_takes_declared_values_as_written_and_no_text_that_is_read_as_another(
+    data: st.DataObject, python_words: bool
+) -> None:
     kind = data.draw(KINDS)
     definitions: dict[str, Any] = {}
     parameters = declared(hoisted(kind.schema, definitions), **definitions)
     # A NUL is kept from engines, and a definition that refers to others may be anything.
     assume("\\u0000" not in json.dumps(parameters) and '"$ref"' not in json.dumps(definitions))
-    grammar = Grammar(parameters)
+    grammar = Grammar(parameters, replace(PARAMETERS, python_words=python_words))
     value = data.draw(kind.values)
     assert grammar.takes(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    if python_words and (value is None or isinstance(value, bool)):
+        assert grammar.takes(str(value))
     for text in (*data.draw(st.lists(TEXTS)), *LIKE_JSON):
-        read = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters))
+        read = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters, python_words=python_words))
         assert not grammar.takes(text) or kind.suits(read)
