@@ -30,15 +30,19 @@ def fleet_on_cue(
     *,
     context: int,
     engine_options: tuple[str, ...] = (),
+    chat_format: str | None = None,
 ) -> Iterator[Fleet]:
-    """`cues`: replies by what the user says. `context`: tokens of prompt and output together."""
+    """`cues`: replies by what the user says. `context`: tokens of prompt and output together. `chat_format`: another
+    than the model's own, whose marks it has too; calls are written in the text of replies then.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "cues.json"
     file.write_text(json.dumps([{"cue": cue, "replies": replies} for cue, replies in cues.items()]))
     model = _model(folder / "model", context)
     options = ("--cues", str(file), "--model-path", str(model), "--token-latency", TOKEN_LATENCY)
     (folder / PLACES).mkdir()
-    settings, waiting = {"tokenizer": {"path": str(model)}}, {VARIABLE: f"{ANY}@{folder / PLACES}"}
+    settings: Json = {"tokenizer": {"path": str(model), "renderer": chat_format}}
+    waiting = {VARIABLE: f"{ANY}@{folder / PLACES}"}
     with running_fleet(folder, engine_options=options, settings=settings, environment=waiting) as fleet:
         yield fleet
 

@@ -19,6 +19,9 @@ engine was set to call a tool in {ROUNDS} rounds: `make agents`. Their scripts a
 in `tests/agents/environments`. *Rows* is the number of rows in an export with `concat`: a loop that only appends gives
 one.
 
+Structured output validates on a chat format whose prompt opens a thought, too: `NativeOutput` of pydantic-ai
+and `parse()` of `openai`, over `qwen3.5` (`tests/agents/test_thinking_format.py`).
+
 """
 COLUMNS: Final = ("framework", "version", "tool calls", "structured output", "turns", "rows", "")
 
