@@ -11,7 +11,7 @@ from rolloutfleet_proxy.domain.events import Delta, Text, Tokens
 from rolloutfleet_proxy.engine.evidence import Reason, Refused
 from rolloutfleet_proxy.engine.reply_stream import Chunk
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged
+from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class TurnStream:
     """Adds deltas to a call's events. None of them says how the turn ends."""
 
     call: Call
-    parser: DeltaParser
+    reply: GrowingReply
     vocabulary_size: int
     with_logprobs: bool
 
@@ -28,7 +28,7 @@ class TurnStream:
         self._check(chunk.output_ids)
         for row in chunk.top_logprobs or ():
             self._check([token_id for _, token_id in row])
-        deltas = self.parser.feed(chunk.output_ids)
+        deltas = self.reply.feed(chunk.output_ids)
         if self.with_logprobs and chunk.logprobs is not None:
             tokens = Tokens(chunk.output_ids, chunk.logprobs, chunk.top_logprobs)
             # Text may be held back whose tokens are there.
@@ -36,16 +36,14 @@ class TurnStream:
             deltas = [replace(first, tokens=tokens), *deltas[1:]]
         self._emit(deltas)
 
-    def finish(self, message: Mapping[str, Any]) -> list[int] | None:
-        """Add the rest of the message; in which order its parts came (`DeltaParser.parts`). Raises InternalError where
-        what was sent is no beginning of it."""
+    def finish(self, message: Mapping[str, Any]) -> None:
+        """Add the rest of the message. Raises InternalError where what was sent is no beginning of it."""
         try:
-            self._emit(self.parser.finish(dict(message)))
+            self._emit(self.reply.finish(dict(message)))
         except StreamDiverged as error:
             raise InternalError(
                 f"What was streamed differs from the reply, and nothing was recorded: {error}."
             ) from None
-        return self.parser.parts
 
     def _check(self, ids: Sequence[int]) -> None:
         if ids and (min(ids) < 0 or max(ids) >= self.vocabulary_size):

@@ -58,7 +58,7 @@ from rolloutfleet_proxy.store.writer import PATIENCE
 from rolloutfleet_proxy.telemetry.events import TurnBranched, TurnEndedUnwaited, emit
 from rolloutfleet_proxy.telemetry.metrics import BRANCH, COMMITTED, EXTENDING, FIRST, Metrics
 from rolloutfleet_proxy.telemetry.phases import COMMIT, DONE, ENGINE, PAUSE, QUEUE, TOKENISE_IN, TOKENISE_OUT
-from rolloutfleet_proxy.tokens.deltas import DeltaParser
+from rolloutfleet_proxy.tokens.reading import GrowingReply, Reply
 from rolloutfleet_proxy.tokens.reading import Reader as ReplyReader
 from rolloutfleet_proxy.tokens.render import Prompt
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -154,12 +154,10 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         phases.begin(TOKENISE_OUT)
         # Made here, so that a call that waits for its engine does not hold one.
         reply_reader = self._reply_reader(job, prompted)
-        message = await self.tokenizing.read(reply_reader, evidence.output_ids, stop=_stop_string(job, evidence))
-        if stream is None:
-            parts = await self.tokenizing.parts(reply_reader, evidence.output_ids, message, stops=job.request.stops)
-        else:
-            parts = stream.finish(message)
-        new = self._row(job, prompted, evidence, message, parts, submission)
+        reply = await self.tokenizing.read(reply_reader, evidence.output_ids, stop=_stop_string(job, evidence))
+        if stream is not None:
+            stream.finish(reply.message)
+        new = self._row(job, prompted, evidence, reply, submission)
         first = not job.session.tree.has_turns_of(job.lineage)
         call.committing, call.prompt_ids = True, prompt.ids
         phases.begin(COMMIT)
@@ -187,7 +185,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     def _stream(self, job: TurnJob, prompted: Prompted) -> TurnStream:
         return TurnStream(
             call=job.call,
-            parser=DeltaParser(self._reply_reader(job, prompted), stops=job.request.stops),
+            reply=GrowingReply(self._reply_reader(job, prompted), stops=job.request.stops),
             vocabulary_size=self.tokenizing.chat_format.vocabulary_size,
             with_logprobs=job.request.logprobs,
         )
@@ -197,11 +195,10 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         job: TurnJob,
         prompted: Prompted,
         evidence: Evidence,
-        message: Message,
-        parts: list[int] | None,
+        reply: Reply,
         submission: Submission,
     ) -> NewTurn:
-        rules = self.tokenizing.chat_format.rules
+        message, rules = reply.message, self.tokenizing.chat_format.rules
         session, prompt, asked = job.session, prompted.prompt, prompted.asked
         start, parent = prompted.continued.length, prompted.continued.node
         covered = 0 if parent is None else session.briefs[parent.turn].tokens
@@ -238,7 +235,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
             mixed_cache=_is_mixed(evidence, submission),
             run=submission.run,
             extras=_extras(
-                job, prompt, evidence, message, parts, max_tokens=self.generator.budget(job.request, len(prompt.ids))
+                job, prompt, evidence, reply, max_tokens=self.generator.budget(job.request, len(prompt.ids))
             ),
             created_at=job.began,
         )
@@ -298,9 +295,7 @@ def _finish_reason(evidence: Evidence, message: Message) -> FinishReason:
     return "tool_calls" if "tool_calls" in message else "stop"
 
 
-def _extras(
-    job: TurnJob, prompt: Prompt, evidence: Evidence, message: Message, parts: list[int] | None, *, max_tokens: int
-) -> Extras:
+def _extras(job: TurnJob, prompt: Prompt, evidence: Evidence, reply: Reply, *, max_tokens: int) -> Extras:
     return Extras(
         sampling=sampled(job.request, max_tokens=max_tokens),
         constrained=_grammar(job),
@@ -311,9 +306,9 @@ def _extras(
         placeholders=job.request.placeholders,
         special_tokens_in_text=prompt.special_tokens_in_text,
         stop_sequence=_stop_string(job, evidence),
-        parts=parts,
+        parts=reply.parts,
         own_messages=job.request.own_messages,
-        kept=job.request.kept(message),
+        kept=job.request.kept(reply.message),
         timing=job.call.phases.before_commit(),
     )
 

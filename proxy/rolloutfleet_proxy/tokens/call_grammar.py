@@ -154,6 +154,11 @@ def token_order(marks: Marks) -> list[Form]:
     return [optional(sequence([_NOTHING, *map(token, marks.tokens)]))] if marks.tokens else []
 
 
+def gap_forms(gap: str) -> list[Form]:
+    """As much as a reply has of what may stand behind reasoning."""
+    return [optional(text(letter)) for letter in gap]
+
+
 def free_text(marks: Marks) -> Form:
     """Text without what free text never holds."""
     return {"type": "any_text", "excludes": list(marks.kept_out)}
@@ -176,7 +181,7 @@ def _text_and_calls(marks: Marks, forms: CallForms, calls: Sequence[Form]) -> li
 
 
 def _reasoning(marks: Marks, forms: CallForms, thinking: Thinking) -> list[Form]:
-    gap = [optional(text(forms.gap))] if forms.gap else []
+    gap = gap_forms(forms.gap)
     if marks.think is None or thinking is Thinking.CLOSED:
         return gap
     opened, closed = marks.think_texts

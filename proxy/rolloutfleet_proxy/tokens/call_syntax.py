@@ -1,228 +1,424 @@
-"""Which chat formats' tool calls can be held to a grammar, and how each writes them.
+"""How each chat format writes thoughts and tool calls: one entry a format, from which its replies are read and the
+grammar of its calls is made.
 
-What stands here is what the format's own parser reads as a call; formats that are missing can't be held.
+What an entry says is what the format's template writes. A reader takes looser forms as well (`call_reading`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from rolloutfleet_proxy.tokens.call_grammar import CallForms, Form, Marks, optional, sequence, text, token
+from rolloutfleet_proxy.tokens.call_grammar import CallForms, Form, Marks, json_value, optional, sequence, text, token
 from rolloutfleet_proxy.tokens.call_parameters import Parameters
+from rolloutfleet_proxy.tokens.call_reading import (
+    CallReader,
+    DsmlCalls,
+    GemmaCalls,
+    JsonCalls,
+    NamedJson,
+    SpelledCalls,
+    deepseek_parts,
+    kimi_parts,
+)
+from rolloutfleet_proxy.tokens.call_schemas import Schema
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 FUNCTION_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
+_INDEX: Final = "{index}"
+"""Stands in a text for the number of a call."""
+
+Ends = Literal["never", "where it has no end", "always"]
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """A format's marks in a vocabulary, as tokens by their text, and what no text may hold."""
-
-    token: Mapping[str, Form]
-    kept_out: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
-    answers: tuple[str, ...]
+    """How a format writes replies. White space that stands beside a mark is the template's."""
+
+    answers: tuple[str, ...] = ()
     """The marks behind which an answer begins; a vocabulary has the first of them at least."""
-    marks: tuple[str, ...]
-    """Those that calls are written with."""
-    forms: Callable[[Writing], CallForms]
-    think: tuple[str, str] = ("<think>", "</think>")
-    """Around reasoning; without effect in a vocabulary that lacks them."""
+    header: str = "<|im_start|>assistant\n"
+    """What the prompt of an answer ends in, which some models repeat."""
+    marks: tuple[str, ...] = ()
+    """What calls are written with, where these are tokens. Spelled out they are text."""
+
+    think: tuple[str, str] | None = ("<think>", "</think>")
+    """Around reasoning; spelled out in a vocabulary that has no such tokens. None where there is none."""
+    label: str = ""
+    """What reasoning begins with, that is none of it."""
+    lead: str = ""
+    """What stands before all else where the prompt leaves reasoning to the model."""
+    answer_head: tuple[str, ...] = ()
+    """What stands behind reasoning, before an answer: marks and texts."""
+    gap: str = ""
+    """What may stand behind that."""
+    thinks_unasked: bool = True
+    """Whether marks of thoughts are marks where the template is told that the model doesn't think."""
+    thinks_again: bool = False
+    """Whether a thought may begin behind text."""
+    call_ends_thought: Ends = "never"
+    """Whether the begin of a call does so."""
+    reasoning_strip: str | None = None
+    """The white space around it that is the template's; None for all, as `str.strip` has it."""
+    content_strip: str | None = None
+    before_calls: str = ""
+    """What stands between content and calls, where content keeps its white space."""
+
+    sections: tuple[tuple[str, str], ...] = ()
+    """What may stand around all calls."""
+    needs_section: bool = False
+    """Whether calls are only calls there."""
+    block: tuple[str, str] | None = None
+    """What calls begin and end with."""
+    keeps_marks: bool = False
+    """Whether these are read with what is between them."""
+    calls: CallReader | None = None
+
+    written: WrittenCalls | None = None
+    """What the grammar is made of; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCalls:
+    """The texts that calls are written with, marks among them."""
+
+    begin: str = ""
+    """Before the first call."""
+    opening: str = ""
+    """Before each call."""
+    function: tuple[str, str] = ("", "")
+    """Around a function's name."""
+    spelled: SpelledCalls | None = None
+    """What stands in the place of that, where arguments are written one by one and not as JSON."""
+    closing: str = ""
+    """Behind the arguments."""
+    between: str = ""
+    end: str = ""
+    """Behind the last call."""
+    ends_line: bool = False
+    """Whether a line break may follow that."""
+    alone: bool = False
+    """`CallForms.alone`."""
+
+    def forms(self, tokens: Mapping[str, Form], kept_out: Sequence[str], *, lead: str, gap: str) -> CallForms:
+        """The grammar's, with the marks that are tokens, by their text. `kept_out` is what no text may hold."""
+
+        def written(literal: str) -> Form:
+            parts = re.split(f"({'|'.join([*map(re.escape, tokens), re.escape(_INDEX)])})", literal)
+            return sequence([_NUMBER if part == _INDEX else tokens.get(part) or text(part) for part in parts if part])
+
+        def listed(literal: str) -> list[Form]:
+            return [written(literal)] if literal else []
+
+        before_name, behind_name = self.function
+        closing, arguments = self.closing, _json
+        if self.spelled is not None:
+            before_name, behind_name = self.spelled.function
+            before, between, behind = self.spelled.argument
+            tags = [tag for tag in map(str.strip, (behind, self.spelled.end)) if tag and tag not in tokens]
+            closing = self.spelled.end + closing
+            arguments = Parameters(
+                named=lambda name: sequence([written(before), name, written(between)]),
+                end=written(behind),
+                kept_out=(*tags, *kept_out),
+                python_words=self.spelled.python_words,
+            ).forms
+        return CallForms(
+            begin=listed(self.begin),
+            opening=listed(self.opening + before_name),
+            named=lambda name: [text(name), *listed(behind_name)],
+            arguments=arguments,
+            closing=listed(closing),
+            between=optional(written(self.between)) if self.between else None,
+            end=[*listed(self.end), *([optional(text("\n"))] if self.ends_line else [])],
+            alone=self.alone,
+            lead=lead,
+            gap=gap,
+        )
+
+
+def _json(schema: Schema) -> list[Form]:
+    return [json_value(schema)]
+
+
+_NUMBER: Final[Form] = {"type": "regex", "pattern": "[0-9]{1,4}"}
 
 
 def marks_and_forms(name: str, vocabulary: Vocabulary, stops: Sequence[int]) -> tuple[Marks, CallForms] | None:
     """How a chat format's calls are held in a vocabulary; None where they can't be."""
-    syntax = _SYNTAXES.get(name)
-    if syntax is None:
+    syntax = SYNTAXES.get(name)
+    if syntax is None or syntax.written is None:
         return None
     answers = vocabulary.convert_tokens_to_ids(syntax.answers)
     ids = dict(zip(syntax.marks, vocabulary.convert_tokens_to_ids(syntax.marks), strict=True))
-    opened, closed = vocabulary.convert_tokens_to_ids(syntax.think)
+    think = syntax.think or ()
+    opened, closed = vocabulary.convert_tokens_to_ids(think) or (None, None)
     if answers[0] is None or None in ids.values():
         return None
     ends = [vocabulary.decode([stop]) for stop in stops]
-    kept_out = tuple(dict.fromkeys((*syntax.marks, *syntax.think, *ends)))
+    kept_out = tuple(dict.fromkeys((*syntax.marks, *think, *ends)))
     marks = Marks(
         tokens=tuple(ids[mark] for mark in syntax.marks),
         answers=frozenset(each for each in answers if each is not None),
         think=None if opened is None or closed is None else (opened, closed),
-        think_texts=syntax.think,
+        think_texts=syntax.think or ("", ""),
         kept_out=kept_out,
     )
-    return marks, syntax.forms(Writing({mark: token(ids[mark]) for mark in syntax.marks}, kept_out))
-
-
-def _hermes(writing: Writing) -> CallForms:
-    return CallForms(
-        opening=[writing.token["<tool_call>"], text('\n{"name": ')],
-        named=lambda name: [text(f'{json.dumps(name, ensure_ascii=False)}, "arguments": ')],
-        closing=[text("}\n"), writing.token["</tool_call>"]],
-        between=text("\n"),
-    )
-
-
-def _qwen_xml(writing: Writing, *, gap: str = "\n\n", last: str = "") -> CallForms:
-    """`last` may stand behind the last call."""
-    parameters = Parameters(
-        named=lambda name: sequence([text("<parameter="), name, text(">\n")]),
-        end=text("\n</parameter>\n"),
-        kept_out=("</parameter>", *writing.kept_out),
-    )
-
-    return CallForms(
-        opening=[writing.token["<tool_call>"], text("\n<function=")],
-        named=lambda name: [text(f"{name}>\n")],
-        arguments=parameters.forms,
-        closing=[text("</function>\n"), writing.token["</tool_call>"]],
-        between=text("\n"),
-        end=[optional(text(last))] if last else [],
-        gap=gap,
-    )
-
-
-def _glm(writing: Writing, *, line: str) -> CallForms:
-    """`line` ends the lines that a call is written in."""
-    mark = writing.token
-    ended = [text(line)] if line else []
-    parameters = Parameters(
-        named=lambda name: sequence([mark["<arg_key>"], name, mark["</arg_key>"], *ended, mark["<arg_value>"]]),
-        end=sequence([mark["</arg_value>"], *ended]),
-        kept_out=writing.kept_out,
-    )
-
-    return CallForms(
-        opening=[mark["<tool_call>"]],
-        named=lambda name: [text(name + line)],
-        arguments=parameters.forms,
-        closing=[mark["</tool_call>"]],
-        between=optional(text(line)) if line else None,
-        lead=line,
-        gap=line,
-    )
-
-
-def _deepseek(writing: Writing) -> CallForms:
-    calls_begin, calls_end, call_begin, call_end, sep = map(writing.token.__getitem__, _DEEPSEEK_MARKS)
-
-    return CallForms(
-        begin=[calls_begin],
-        opening=[call_begin, text("function"), sep],
-        named=lambda name: [text(f"{name}\n```json\n")],
-        closing=[text("\n```"), call_end],
-        between=optional(text("\n")),
-        end=[calls_end],
-    )
-
-
-def _kimi(writing: Writing) -> CallForms:
-    section_begin, section_end, call_begin, argument_begin, call_end = map(writing.token.__getitem__, _KIMI_MARKS)
-    index = {"type": "regex", "pattern": "[0-9]{1,4}"}
-
-    return CallForms(
-        begin=[section_begin],
-        opening=[call_begin, text("functions.")],
-        named=lambda name: [text(f"{name}:"), index, argument_begin],
-        closing=[call_end],
-        end=[section_end],
-        gap="",
-    )
-
-
-def _minimax(writing: Writing) -> CallForms:
-    parameters = Parameters(
-        named=lambda name: sequence([text('<parameter name="'), name, text('">')]),
-        end=text("</parameter>\n"),
-        kept_out=("</parameter>", "</invoke>", *writing.kept_out),
-    )
-
-    return CallForms(
-        begin=[writing.token["<minimax:tool_call>"], text("\n")],
-        opening=[text('<invoke name="')],
-        named=lambda name: [text(f'{name}">\n')],
-        arguments=parameters.forms,
-        closing=[text("</invoke>\n")],
-        end=[writing.token["</minimax:tool_call>"]],
-    )
-
-
-def _hy3(writing: Writing) -> CallForms:
-    calls, calls_end, call, call_end, sep, key, key_end, value, value_end = map(writing.token.__getitem__, _HY3_MARKS)
-    line = text("\n")
-    parameters = Parameters(
-        named=lambda name: sequence([key, name, key_end, line, value]),
-        end=sequence([value_end, line]),
-        kept_out=writing.kept_out,
-    )
-
-    return CallForms(
-        begin=[calls, line],
-        opening=[call],
-        named=lambda name: [text(name), sep, line],
-        arguments=parameters.forms,
-        closing=[call_end, line],
-        end=[calls_end],
-        gap="",
-    )
-
-
-def _llama(_: Writing) -> CallForms:
-    return CallForms(
-        opening=[text('{"name": "')],
-        named=lambda name: [text(f'{name}", "parameters": ')],
-        closing=[text("}")],
-        alone=True,
-        gap="",
+    return marks, syntax.written.forms(
+        {mark: token(ids[mark]) for mark in syntax.marks}, kept_out, lead=syntax.lead, gap=syntax.gap
     )
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
-_HERMES = Syntax(("<|im_start|>",), _TOOL_CALL, _hermes)
-_QWEN_XML = Syntax(("<|im_start|>",), _TOOL_CALL, _qwen_xml)
+_HERMES = Syntax(
+    answers=("<|im_start|>",),
+    marks=_TOOL_CALL,
+    gap="\n\n",
+    call_ends_thought="where it has no end",
+    block=_TOOL_CALL,
+    calls=JsonCalls(),
+    written=WrittenCalls(
+        opening="<tool_call>\n",
+        function=('{"name": "', '", "arguments": '),
+        closing="}\n</tool_call>",
+        between="\n",
+    ),
+)
+_QWEN_CALLS = SpelledCalls(
+    ("<function=", ">\n"), ("<parameter=", ">\n", "\n</parameter>\n"), "</function>\n", python_words=True
+)
+_QWEN_WRITTEN = WrittenCalls(opening="<tool_call>\n", spelled=_QWEN_CALLS, closing="</tool_call>", between="\n")
+_QWEN_XML = replace(_HERMES, calls=_QWEN_CALLS, written=_QWEN_WRITTEN)
+_NEMOTRON = replace(_QWEN_XML, gap="\n", written=replace(_QWEN_WRITTEN, ends_line=True))
 
-_NEMOTRON = Syntax(("<|im_start|>",), _TOOL_CALL, partial(_qwen_xml, gap="\n", last="\n"))
 _GLM_MARKS = (*_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-_GLM_LINES = Syntax(("<|assistant|>",), _GLM_MARKS, partial(_glm, line="\n"))
-_GLM = Syntax(("<|assistant|>",), _GLM_MARKS, partial(_glm, line=""))
 
-_MINIMAX = Syntax(("]~b]",), ("<minimax:tool_call>", "</minimax:tool_call>"), _minimax)
-_HY3_MARKS = tuple(
-    f"<{name}:opensource>"
-    for name in (
-        *("tool_calls", "/tool_calls", "tool_call", "/tool_call", "tool_sep"),
-        *("arg_key", "/arg_key", "arg_value", "/arg_value"),
+
+def _glm(*, line: str, argument_line: str | None = None) -> Syntax:
+    """`line` ends the lines that a call is written in."""
+    argument_line = line if argument_line is None else argument_line
+    calls = SpelledCalls(
+        ("", line), ("<arg_key>", f"</arg_key>{argument_line}<arg_value>", f"</arg_value>{argument_line}")
     )
+    return Syntax(
+        answers=("<|assistant|>",),
+        header="",
+        marks=_GLM_MARKS,
+        lead=line,
+        gap=line,
+        thinks_unasked=False,
+        thinks_again=True,
+        call_ends_thought="always",
+        block=_TOOL_CALL,
+        calls=calls,
+        written=WrittenCalls(
+            opening="<tool_call>",
+            spelled=calls,
+            closing="</tool_call>",
+            between=line,
+        ),
+    )
+
+
+def _laguna(*, line: str, verbatim: bool) -> Syntax:
+    """GLM's, but for the marks of arguments, which are text."""
+    glm = _glm(line=line)
+    assert glm.written is not None
+    strip = "" if verbatim else "\n"
+    return replace(
+        glm,
+        answers=("<assistant>",),
+        header="<assistant>",
+        marks=_TOOL_CALL,
+        thinks_unasked=True,
+        thinks_again=False,
+        call_ends_thought="never",
+        reasoning_strip=strip if verbatim else None,
+        content_strip=strip,
+        lead="",
+        written=replace(glm.written, ends_line=bool(line)),
+    )
+
+
+_MINIMAX_BLOCK = ("<minimax:tool_call>", "</minimax:tool_call>")
+_MINIMAX_CALLS = SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n")
+_MINIMAX = Syntax(
+    answers=("]~b]",),
+    header="]~b]ai\n",
+    marks=_MINIMAX_BLOCK,
+    gap="\n\n",
+    call_ends_thought="where it has no end",
+    block=_MINIMAX_BLOCK,
+    calls=_MINIMAX_CALLS,
+    written=WrittenCalls(
+        begin="<minimax:tool_call>\n",
+        spelled=_MINIMAX_CALLS,
+        end="</minimax:tool_call>",
+    ),
+)
+
+
+def _hy(mark: str) -> str:
+    return re.sub(r"<(/?\w+)>", r"<\1:opensource>", mark)
+
+
+_HY3_CALLS = SpelledCalls(
+    ("", _hy("<tool_sep>\n")), (_hy("<arg_key>"), _hy("</arg_key>\n<arg_value>"), _hy("</arg_value>\n"))
 )
 _HY3 = Syntax(
-    ("<\uff5chy_Assistant:opensource\uff5c>",), _HY3_MARKS, _hy3, think=("<think:opensource>", "</think:opensource>")
+    answers=("<\uff5chy_Assistant:opensource\uff5c>",),
+    header="<\uff5chy_Assistant:opensource\uff5c>",
+    marks=tuple(
+        _hy(f"<{name}>")
+        for name in (
+            *("tool_calls", "/tool_calls", "tool_call", "/tool_call", "tool_sep"),
+            *("arg_key", "/arg_key", "arg_value", "/arg_value"),
+        )
+    ),
+    think=("<think:opensource>", "</think:opensource>"),
+    sections=((_hy("<tool_calls>"), _hy("</tool_calls>")),),
+    block=(_hy("<tool_call>"), _hy("</tool_call>")),
+    calls=_HY3_CALLS,
+    written=WrittenCalls(
+        begin=_hy("<tool_calls>\n"),
+        opening=_hy("<tool_call>"),
+        spelled=_HY3_CALLS,
+        closing=_hy("</tool_call>\n"),
+        end=_hy("</tool_calls>"),
+    ),
 )
+
 _KIMI_MARKS = tuple(
     f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
 )
-_KIMI = Syntax(("<|im_assistant|>",), _KIMI_MARKS, _kimi)
+_KIMI = Syntax(
+    answers=("<|im_assistant|>",),
+    header="<|im_assistant|>assistant<|im_middle|>",
+    marks=_KIMI_MARKS,
+    call_ends_thought="where it has no end",
+    sections=((_KIMI_MARKS[0], _KIMI_MARKS[1]),),
+    needs_section=True,
+    block=(_KIMI_MARKS[2], _KIMI_MARKS[4]),
+    calls=NamedJson(_KIMI_MARKS[3], kimi_parts),
+    written=WrittenCalls(
+        begin=_KIMI_MARKS[0],
+        opening=_KIMI_MARKS[2],
+        function=("functions.", f":{_INDEX}{_KIMI_MARKS[3]}"),
+        closing=_KIMI_MARKS[4],
+        end=_KIMI_MARKS[1],
+    ),
+)
+
 _DEEPSEEK_MARKS = tuple(
     f"<\uff5ctool\u2581{name}\uff5c>"
     for name in ("calls\u2581begin", "calls\u2581end", "call\u2581begin", "call\u2581end", "sep")
 )
-_DEEPSEEK = Syntax(("<\uff5cAssistant\uff5c>", "<\uff5ctool\u2581outputs\u2581end\uff5c>"), _DEEPSEEK_MARKS, _deepseek)
+_DEEPSEEK = Syntax(
+    answers=("<\uff5cAssistant\uff5c>", "<\uff5ctool\u2581outputs\u2581end\uff5c>"),
+    header="<\uff5cAssistant\uff5c>",
+    marks=_DEEPSEEK_MARKS,
+    gap="\n\n",
+    sections=((_DEEPSEEK_MARKS[0], _DEEPSEEK_MARKS[1]),),
+    needs_section=True,
+    block=(_DEEPSEEK_MARKS[2], _DEEPSEEK_MARKS[3]),
+    calls=NamedJson(_DEEPSEEK_MARKS[4], deepseek_parts),
+    written=WrittenCalls(
+        begin=_DEEPSEEK_MARKS[0],
+        opening=_DEEPSEEK_MARKS[2],
+        function=(f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"),
+        closing=f"\n```{_DEEPSEEK_MARKS[3]}",
+        between="\n",
+        end=_DEEPSEEK_MARKS[1],
+    ),
+)
+_DSML = "\uff5cDSML\uff5c"
+_DEEPSEEK_V4 = Syntax(
+    answers=("<\uff5cAssistant\uff5c>",),
+    header="",
+    thinks_again=True,
+    call_ends_thought="always",
+    content_strip="",
+    before_calls="\n\n",
+    sections=tuple((f"<{_DSML}{name}>", f"</{_DSML}tool_calls>") for name in ("tool_calls", "toolcalls", "tool")),
+    block=(f"<{_DSML}invoke", f"</{_DSML}invoke>"),
+    keeps_marks=True,
+    calls=DsmlCalls(),
+)
+_LLAMA = Syntax(
+    answers=("<|end_header_id|>",),
+    header="",
+    think=None,
+    calls=JsonCalls(exact=True),
+    written=WrittenCalls(function=('{"name": "', '", "parameters": '), closing="}", alone=True),
+)
+_GEMMA = Syntax(
+    answers=("<|turn>", "<tool_response|>"),
+    header="<|turn>model\n",
+    marks=("<|tool_call>", "<tool_call|>", '<|"|>'),
+    think=("<|channel>", "<channel|>"),
+    label="thought\n",
+    call_ends_thought="where it has no end",
+    block=("<|tool_call>", "<tool_call|>"),
+    calls=GemmaCalls(),
+)
 
-_SYNTAXES = {
+# Of these a reply is several messages (`segmented_replies`).
+_HARMONY = Syntax(
+    header="",
+    marks=("<|start|>", "<|channel|>"),
+    think=("<|message|>", "<|end|>"),
+    answer_head=("<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
+)
+_INKLING = Syntax(
+    answers=("<|message_model|>",),
+    header="",
+    marks=("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
+    think=("<|content_thinking|>", "<|end_message|>"),
+    answer_head=("<|message_model|>", "<|content_text|>"),
+    reasoning_strip="",
+    content_strip="",
+)
+
+SYNTAXES: Final[Mapping[str, Syntax]] = {
+    "gpt-oss": _HARMONY,
+    "inkling": _INKLING,
     **dict.fromkeys(("qwen3", "qwen3-vl"), _HERMES),
     **dict.fromkeys(("qwen3.5", "qwen3.6", "qwen3.8", "prime-qwen3"), _QWEN_XML),
     **dict.fromkeys(("kimi-k2", "kimi-k2.5"), _KIMI),
     "minimax-m2": _MINIMAX,
     **dict.fromkeys(("nemotron-3", "nemotron-3-ultra", "nemotron-3.5"), _NEMOTRON),
     "hy3": _HY3,
-    "llama-3": Syntax(("<|end_header_id|>",), (), _llama),
-    "glm-4.5": _GLM_LINES,
+    "llama-3": _LLAMA,
+    "glm-4.5": _glm(line="\n"),
+    **dict.fromkeys(("glm-5", "glm-5.1", "glm-5.3"), _glm(line="")),
+    **dict.fromkeys(("laguna-xs.2", "laguna-m.1"), _laguna(line="\n", verbatim=False)),
+    **dict.fromkeys(("laguna-xs-2.1", "laguna-s-2.1"), _laguna(line="", verbatim=True)),
     **dict.fromkeys(("deepseek-v3", "deepseek-r1"), _DEEPSEEK),
-    **dict.fromkeys(("glm-5", "glm-5.1", "glm-5.3"), _GLM),
+    "deepseek-v4": _DEEPSEEK_V4,
+    "gemma4": _GEMMA,
 }
+
+_TEMPLATE = Syntax(header="<|im_start|>assistant\n", reasoning_strip="", content_strip="")
+TEMPLATES: Final[Mapping[str | None, Syntax]] = {
+    None: _TEMPLATE,
+    **{
+        parser: replace(
+            _TEMPLATE,
+            marks=syntax.marks,
+            sections=syntax.sections,
+            needs_section=syntax.needs_section,
+            block=syntax.block,
+            calls=syntax.calls,
+        )
+        for parser, syntax in (
+            ("qwen3", _HERMES),
+            ("qwen3.5", _QWEN_XML),
+            ("glm", SYNTAXES["glm-4.5"]),
+            ("deepseek-v3", _DEEPSEEK),
+        )
+    },
+}
+"""For models' own templates, by the parser that `loading` names."""

@@ -1,160 +1,273 @@
 """Reading a reply: output ids -> a message in OpenAI's form, whole or as it grows.
 
-What a parser fails on stays as text: tokens that were made are never lost.
+There is one reader, which is fed with tokens as they come; a whole reply is fed at once. So what was streamed is the
+message that is stored.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final, Protocol
 
-from renderers.base import ParsedToolCall, ToolCallParseStatus
-
+from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
-from rolloutfleet_proxy.tokens.quirks import before_calls, readable, stripped
-from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
+from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
+from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax
+from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
+from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
+from rolloutfleet_proxy.tokens.segmented_replies import HARMONY_MARKS, INKLING_MARKS, HarmonyParser, InklingParser
+from rolloutfleet_proxy.tokens.tagged_replies import Tagged, TaggedParser, overlap
+from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
-log = logging.getLogger(__name__)
+_MARK: Final = re.compile(r"<[^<>]+>|\]~b\]")
+_HARMONY: Final = "gpt-oss"
+_INKLING: Final = "inkling"
+SEGMENTED_MARKS: Final = {_HARMONY: HARMONY_MARKS, _INKLING: INKLING_MARKS}
+_TAIL_TOKENS: Final = 64
+"""A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
 
-_FUNCTION_NAME = re.compile(r"[^\s<>{}\"]{1,256}")
+
+class StreamDiverged(Exception):
+    """What was streamed is not a prefix of the message that the reply turned out to be."""
+
+
+class Parser(Protocol):
+    """A format's: text -> pieces."""
+
+    def feed(self, text: str) -> list[Piece]: ...
+
+    def finish(self) -> list[Piece]: ...
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether a thought has begun that has not ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """What a reply says so far; `malformed` are tool calls, as text, that are not calls."""
+class Reply:
+    message: Message
+    parts: list[int] | None
+    """In which order reasoning and content came, where that is not the usual one (`domain.turn.Extras.parts`)."""
 
-    reasoning: str
-    content: str
-    tool_calls: list[dict[str, Any]]
-    malformed: list[str]
+
+class ReplyFormat:
+    """How a chat format's replies are read in one vocabulary."""
+
+    def __init__(
+        self, name: str, vocabulary: Vocabulary, *, ends: Sequence[int], tool_parser: str | None = None
+    ) -> None:
+        """`ends` are the tokens that end a reply; `tool_parser` is that of a model's own template (`TEMPLATES`)."""
+        self._name = name
+        self.syntax = SYNTAXES.get(name) or TEMPLATES[tool_parser]
+        convert = vocabulary.convert_tokens_to_ids
+        around = [*(self.syntax.think or ()), *_MARK.findall(self.syntax.header), *self.syntax.answers]
+        self._alphabet = Alphabet(
+            vocabulary,
+            (*SEGMENTED_MARKS.get(name, ()), *self.syntax.marks, *around),
+            ends=[each for each in ends if name != _HARMONY or each != convert("<|call|>")],
+            dropped=map(convert, vocabulary.all_special_tokens) if name == "default" else (),
+        )
+        self._tagged: dict[tuple[bool, bool], Tagged] = {}
+
+    def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:
+        """What reads the reply to one prompt.
+
+        `tools` are those that the model is told of: where there are none, nothing is a call. `thinks` is the template
+        argument `enable_thinking`. The same `seed` gives the same ids of calls.
+        """
+        tail = self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
+        return Reader(self._alphabet, partial(self._parser, tail, tools or (), thinks), self.syntax, seed)
+
+    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> Parser:
+        written, has_calls = self._alphabet.written, bool(tools)
+        if self._name == _HARMONY:
+            _, start, head = tail.rpartition(written(HARMONY_MARKS[0]))
+            return HarmonyParser(self._alphabet, prompt_end=head if start else None, has_calls=has_calls)
+        if self._name == _INKLING:
+            _, text, thought, end, *_ = map(written, INKLING_MARKS)
+            thinking = tail.rfind(thought) > max(tail.rfind(text), tail.rfind(end))
+            return InklingParser(self._alphabet, thinking=thinking, has_calls=has_calls)
+        thinks = thinks or self.syntax.thinks_unasked
+        tagged = self._tagged.get((has_calls, thinks))
+        if tagged is None:
+            syntax = self.syntax if thinks else replace(self.syntax, think=None)
+            tagged = self._tagged[has_calls, thinks] = Tagged(syntax, self._alphabet, calls=has_calls)
+        begin = max((tail.rfind(written(mark)) for mark in self.syntax.answers), default=-1) + 1
+        thinking = bool(tagged.open) and tail.rfind(tagged.open, begin) > tail.rfind(tagged.close, begin)
+        functions = [tool.get("function", tool) for tool in tools]
+        declared = {function["name"]: function.get("parameters") or {} for function in functions}
+        return TaggedParser(tagged, thinking=thinking, tools=declared)
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads one reply. The same turn (`seed`) gets the same tool call ids. Reads of a growing reply agree with each
-    other but for what its last tokens leave open."""
+    """Reads the reply to one prompt, any number of times."""
 
-    name: str
-    renderer: Any
-    vocabulary: Vocabulary
-    tail: list[int]
-    tools: list[Any] | None
+    alphabet: Alphabet
+    parser: Callable[[], Parser]
+    syntax: Syntax
     seed: bytes
 
-    def scan(self, packed: list[int]) -> Scan:
-        """What packed ids (`Vocabulary.packed`) say, if they were the whole reply."""
-        packed = readable(self.name, packed, self.vocabulary)
-        parsed = self.renderer.parse_response(packed, tools=self.tools, prompt_ids=self.tail or None)
-        reasoning, content = stripped(
-            self.name,
-            reasoning=parsed.reasoning_content or "",
-            content=parsed.content or "",
-            closed=parsed.reasoning_complete is not False,
-        )
-        calls: list[dict[str, Any]] = []
-        malformed: list[ParsedToolCall] = []
-        for attempt in parsed.tool_calls:
-            call = self._tool_call(attempt, calls)
-            if call is None:
-                malformed.append(attempt)
-            else:
-                calls.append(call)
-        if calls and not malformed:
-            content = before_calls(self.name, content)
-        return Scan(reasoning, content, calls, self._texts_of(malformed, packed))
+    def read(self, output_ids: Sequence[int], *, stop: str | None = None) -> Reply:
+        """A whole reply. `stop` is the stop string that ended the generation: it and what follows it is no part."""
+        growing = GrowingReply(self, stops=() if stop is None else (stop,))
+        growing.feed(output_ids)
+        return growing.whole(stop)
 
-    def read(self, output_ids: Sequence[int], *, stop: str | None = None) -> Message:
-        """The message that a whole reply is. What a parser fails on is text: tokens that were made are never lost.
-
-        `stop` is the stop string that ended the generation: it and what follows it isn't part of the answer.
-        """
-        packed = self.vocabulary.packed(output_ids)
-        if stop:
-            packed = cut_at(packed, stop)
-        try:
-            scan = self.scan(packed)
-        except Exception:
-            log.warning("a reply that the chat format %s can't read stays as text", self.name, exc_info=True)
-            scan = Scan("", self.vocabulary.decode(packed), [], [])
-        content = "\n".join([scan.content, *scan.malformed] if scan.content else scan.malformed)
-        message: Message = {"role": "assistant", "content": content or (None if scan.tool_calls else "")}
-        if scan.reasoning:
-            message["reasoning_content"] = scan.reasoning
-        if scan.tool_calls:
-            message["tool_calls"] = scan.tool_calls
-        return message
-
-    def _texts_of(self, attempts: list[ParsedToolCall], packed: list[int]) -> list[str]:
-        """What the model wrote for each; several calls of one block share its text."""
-        texts: dict[object, str] = {}
-        for attempt in attempts:
-            span = attempt.token_span
-            text = attempt.raw if span is None else self.vocabulary.decode(packed[slice(*span)])
-            texts.setdefault(span or text, text)
-        return list(texts.values())
-
-    def _tool_call(self, attempt: ParsedToolCall, before: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """OpenAI's form of a call; None where it isn't one.
-
-        An undeclared tool's name or an argument that isn't of its declared type doesn't make a call malformed: the
-        agent answers that. A call without its end, name or arguments is.
-        """
-        if attempt.status in _BROKEN or not isinstance(attempt.name, str):
-            return None
-        arguments = _arguments_text(attempt.arguments)
-        if arguments is None or not _FUNCTION_NAME.fullmatch(attempt.name) or not _is_unicode(attempt.name):
-            return None
-        call_id = attempt.id
-        if not call_id or not _is_unicode(call_id) or any(call["id"] == call_id for call in before):
-            number = len(before).to_bytes(4, "big")
-            call_id = "call_" + blake2b(self.seed + number, digest_size=12).hexdigest()
-        return {"id": call_id, "type": "function", "function": {"name": attempt.name, "arguments": arguments}}
+    def ends_in_thought(self, output_ids: Sequence[int]) -> bool:
+        """Whether a whole reply stops within a thought."""
+        parser = self.parser()
+        parser.feed(ReplyText(self.alphabet).feed(output_ids))
+        parser.finish()
+        return parser.in_thought
 
 
-_BROKEN = frozenset(
-    {
-        ToolCallParseStatus.UNCLOSED_BLOCK,
-        ToolCallParseStatus.MISSING_NAME,
-        ToolCallParseStatus.MALFORMED_STRUCTURE,
-    }
-)
+class GrowingReply:
+    """A reply as it grows: `feed` the ids as they come, `finish` with the message."""
+
+    def __init__(self, reader: Reader, *, stops: Sequence[str] = ()) -> None:
+        """`stops` are the request's stop strings: nothing of them is sent before the end says what they were."""
+        self._text = ReplyText(reader.alphabet)
+        self._parser = reader.parser()
+        self._seed = reader.seed
+        self._stops = stops
+        self._stopped = False
+        """Whether a stop string came."""
+        self._waiting = ""
+        """Text that is, or may become, one."""
+        self._said = {
+            Kind.REASONING: _Said(reader.syntax.reasoning_strip),
+            Kind.CONTENT: _Said(reader.syntax.content_strip, before_calls=reader.syntax.before_calls),
+        }
+        self._lengths = [0]
+        """Characters of reasoning, of content, of reasoning and so on by turns."""
+        self._calls: list[dict[str, Any]] = []
+
+    def feed(self, ids: Sequence[int]) -> list[Delta]:
+        """What can be sent after these ids, which follow those fed before."""
+        return self._deltas(self._parser.feed(self._without_stops(self._text.feed(ids))))
+
+    def finish(self, message: Message) -> list[Delta]:
+        """The rest of the message. Raises StreamDiverged where what was sent isn't its beginning."""
+        deltas: list[Delta] = []
+        for kind, field in ((Kind.REASONING, REASONING), (Kind.CONTENT, CONTENT)):
+            text, sent = message.get(field) or "", self._said[kind].text
+            if not text.startswith(sent):
+                raise StreamDiverged(f"{len(sent)} characters of {field} were sent that the message doesn't begin with")
+            self._send(kind, text[len(sent) :], deltas)
+        calls = message.get("tool_calls") or []
+        if calls[: len(self._calls)] != self._calls:
+            raise StreamDiverged(f"the message doesn't begin with the {len(self._calls)} tool calls sent")
+        for call in calls[len(self._calls) :]:
+            self._send_call(call, deltas)
+        return deltas
+
+    def whole(self, stop: str | None) -> Reply:
+        """The reply, of which all was fed."""
+        rest = self._waiting + self._text.finish()
+        if stop is not None and (found := rest.rfind(stop)) >= 0:
+            rest = rest[:found]
+        self._deltas([*self._parser.feed(rest), *self._parser.finish()])
+        for kind, said in self._said.items():
+            self._send(kind, said.end(), [])
+        reasoning, content = self._said[Kind.REASONING].text, self._said[Kind.CONTENT].text
+        message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
+        if reasoning:
+            message[REASONING] = reasoning
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return Reply(message, self._lengths if len(self._lengths) > 2 else None)
+
+    def _without_stops(self, text: str) -> str:
+        """Text that is no stop string and can't become one, with what waited before it."""
+        if not self._stops:
+            return text
+        self._waiting += text
+        if self._stopped:
+            return ""
+        found = [place for place in map(self._waiting.find, self._stops) if place >= 0]
+        self._stopped = bool(found)
+        begun = max(overlap(self._waiting, stop) for stop in self._stops)
+        safe = min(found) if found else len(self._waiting) - begun
+        text, self._waiting = self._waiting[:safe], self._waiting[safe:]
+        return text
+
+    def _deltas(self, pieces: Sequence[Piece]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for piece in pieces:
+            if piece.kind is not Kind.CONTENT:
+                content = self._said[Kind.CONTENT]
+                self._send(Kind.CONTENT, content.before_call() if piece.kind is Kind.CALL else content.end(), deltas)
+            if piece.kind in self._said:
+                self._send(piece.kind, self._said[piece.kind].add(piece.text), deltas)
+            if piece.call is not None:
+                self._send_call(self._in_api_form(piece.call), deltas)
+        return deltas
+
+    def _send(self, kind: Kind, text: str, deltas: list[Delta]) -> None:
+        if not text:
+            return
+        self._said[kind].sent.append(text)
+        if (kind is Kind.CONTENT) == len(self._lengths) % 2:
+            self._lengths.append(0)
+        self._lengths[-1] += len(text)
+        deltas.append(Text(text) if kind is Kind.CONTENT else Reasoning(text))
+
+    def _send_call(self, call: dict[str, Any], deltas: list[Delta]) -> None:
+        function = call["function"]
+        deltas.append(ToolCall(len(self._calls), call["id"], function["name"], function["arguments"]))
+        self._calls.append(call)
+
+    def _in_api_form(self, call: WrittenCall) -> dict[str, Any]:
+        call_id = call.id
+        if not call_id or any(each["id"] == call_id for each in self._calls):
+            number = len(self._calls).to_bytes(4, "big")
+            call_id = "call_" + blake2b(self._seed + number, digest_size=12).hexdigest()
+        return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _arguments_text(arguments: Any) -> str | None:
-    if arguments is None:
-        return "{}"
-    text = arguments
-    try:
-        if isinstance(text, str):
-            arguments = json.loads(text)
-        elif isinstance(arguments, dict):
-            text = json.dumps(arguments, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(arguments, dict):
-        return None
-    return text if _is_unicode(text) else json.dumps(arguments)
+class _Said:
+    """Reasoning or content as it grows, without the white space at its ends that is the template's."""
 
+    def __init__(self, strip: str | None, *, before_calls: str = "") -> None:
+        self.sent: list[str] = []
+        self._strip, self._before_calls = strip, before_calls
+        self._tail = None if before_calls else strip
+        """White space that may be dropped at the end: as `str.rstrip` has it."""
+        self._held = ""
+        """What ends so far, and may yet be the end."""
+        self._called = False
 
-def _is_unicode(text: str) -> bool:
-    """JSON escapes can name half a character, which no UTF-8 answer can carry."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    @property
+    def text(self) -> str:
+        return "".join(self.sent)
 
+    def add(self, text: str) -> str:
+        """What is certain of this text and what was held back before it."""
+        text = self._held + text
+        if not self.sent and not self._called:
+            text = text.lstrip(self._strip)
+        kept = text.rstrip(self._tail)
+        if kept and self._before_calls and not self._called:
+            self._tail = self._before_calls
+            kept = text.rstrip(self._tail)
+        self._held = text[len(kept) :]
+        return kept
 
-def cut_at(packed: list[int], stop: str) -> list[int]:
-    """The packed ids up to where the stop string begins, if it is in the text that they end with."""
-    for position in range(len(packed) - 1, -1, -1):
-        run = packed[position]
-        if isinstance(run, Run):
-            found = run.data.rfind(stop.encode())
-            return packed if found < 0 else [*packed[:position], Run(run.data[:found])]
-    return packed
+    def before_call(self) -> str:
+        """What is certain where a call comes."""
+        rest = self.end().removesuffix(self._before_calls)
+        self._called, self._tail = True, None
+        return rest
+
+    def end(self) -> str:
+        """What is certain where no call comes next."""
+        if not self._before_calls or not self.sent or self._called:
+            return ""
+        rest, self._held = self._held, ""
+        return rest

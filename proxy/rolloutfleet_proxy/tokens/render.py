@@ -33,21 +33,19 @@ from rolloutfleet_proxy.tokens.clock import dated
 from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
-from rolloutfleet_proxy.tokens.open_thoughts import ended, is_open
+from rolloutfleet_proxy.tokens.open_thoughts import ended
 from rolloutfleet_proxy.tokens.quirks import (
     ENCODES_TEXT_AS_TEXT,
     NAMES_CALLS_BY_ID,
     Unrenderable,
-    assistant_mark,
     create_renderer,
-    generation_tail,
     refusal,
     renderable,
     strict_json,
     system_roles,
     written_fields,
 )
-from rolloutfleet_proxy.tokens.reading import Reader
+from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
 from rolloutfleet_proxy.tokens.thought_grammar import thoughts_of
@@ -146,11 +144,12 @@ class ChatFormat:
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
         self._stops = frozenset(self.stop_token_ids)
-        marks = vocabulary.convert_tokens_to_ids(assistant_mark(renderer))
-        self._assistant_mark: list[int] = [mark for mark in marks if mark is not None]
         self._others: ByteCache[str, Any] = ByteCache(_KEPT_RENDERERS)
         """Renderers by their template arguments, each counted as one."""
         self._lock = Lock()
+        self._replies = ReplyFormat(
+            renderer, vocabulary, ends=self.stop_token_ids, tool_parser=(options or {}).get("tool_parser")
+        )
         self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
         self._thoughts = thoughts_of(
             renderer, vocabulary, self.stop_token_ids, None if self._calls is None else self._calls[0]
@@ -352,9 +351,11 @@ class ChatFormat:
         renderer = self._renderer_for(args.kwargs)
         packed = self.vocabulary.packed(output)
         try:
-            added = _bridged(renderer, tail, packed, messages, self._tools(args))
-            if added is None and self._stops.intersection(packed[-1:]) and is_open(renderer, tail, packed, args.tools):
-                added = _bridged(renderer, tail, ended(self.name, packed, self.vocabulary), messages, self._tools(args))
+            tools = self._tools(args)
+            added = _bridged(renderer, tail, packed, messages, tools)
+            stopped = added is None and bool(self._stops.intersection(packed[-1:]))
+            if stopped and self.reader(tail, args, seed=b"").ends_in_thought(output):
+                added = _bridged(renderer, tail, ended(self.name, packed, self.vocabulary), messages, tools)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)
@@ -390,9 +391,8 @@ class ChatFormat:
 
     def reader(self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes) -> Reader:
         """What reads the reply to one prompt, whole or as it grows."""
-        tail = generation_tail(prompt_ids, stops=self._stops, mark=self._assistant_mark)
-        renderer = self._renderer_for(args.kwargs)
-        return Reader(self.name, renderer, self.vocabulary, tail, args.tools or None, seed)
+        thinks = getattr(self._renderer_for(args.kwargs).config, "enable_thinking", True) is not False
+        return self._replies.reader(prompt_ids, args.tools, thinks=thinks, seed=seed)
 
     @property
     def holds_calls(self) -> bool:
@@ -484,16 +484,6 @@ class ChatFormat:
         return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
 
 
-class _AsText:
-    """A tokenizer of whose template the text is wanted, in the place of ids."""
-
-    def __init__(self, tokenizer: Packing) -> None:
-        self._tokenizer = tokenizer
-
-    def apply_chat_template(self, messages: Sequence[Any], **kwargs: Any) -> list[str]:
-        return [self._tokenizer.apply_chat_template(messages, **(kwargs | {"tokenize": False}))]
-
-
 def _bridged(
     renderer: Any, tail: list[int], output: list[int], messages: list[Message], tools: list[Any] | None
 ) -> list[int] | None:
@@ -507,6 +497,16 @@ def _bridged(
         return None
     added: list[int] = rendered.token_ids[len(prior) :]
     return added
+
+
+class _AsText:
+    """A tokenizer of whose template the text is wanted, in the place of ids."""
+
+    def __init__(self, tokenizer: Packing) -> None:
+        self._tokenizer = tokenizer
+
+    def apply_chat_template(self, messages: Sequence[Any], **kwargs: Any) -> list[str]:
+        return [self._tokenizer.apply_chat_template(messages, **(kwargs | {"tokenize": False}))]
 
 
 def _argument(name: str) -> str:

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import has_usual_order, parts_of
-from rolloutfleet_proxy.tokens.reading import Reader
+from rolloutfleet_proxy.tokens.reading import Reader, Reply
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
 
@@ -90,18 +89,10 @@ class Tokenizing:
         except _TooLong:
             return await self._far.run(partial(make, self._helper))
 
-    async def read(self, reader: Reader, output_ids: Sequence[int], *, stop: str | None = None) -> Message:
+    async def read(self, reader: Reader, output_ids: Sequence[int], *, stop: str | None = None) -> Reply:
         """`Reader.read`."""
         read = partial(reader.read, output_ids, stop=stop)
         return read() if len(output_ids) < _LONG_OUTPUT else await self._near.run(read)
-
-    async def parts(
-        self, reader: Reader, output_ids: Sequence[int], message: Message, *, stops: Sequence[str]
-    ) -> list[int] | None:
-        """In which order reasoning and text of a whole reply came, where that is not the usual one."""
-        if has_usual_order(reader, output_ids, message, stops=stops):
-            return None
-        return await self._near.run(partial(parts_of, reader, output_ids, message, stops=stops))
 
     async def close(self) -> None:
         """End threads and helper; what waits is cancelled."""

@@ -170,7 +170,7 @@ class Vocabulary:
 
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
-        self._strips_first_space = decoder == "bytes, first space stripped"
+        self.strips_first_space = decoder == "bytes, first space stripped"
         bytes_of = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
         self.token_bytes: Callable[[int], bytes] = bytes_of.__getitem__
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
@@ -232,7 +232,7 @@ class Vocabulary:
             special = {self._tokenizer.token_to_id(token) for token in self.all_special_tokens}
             token_ids = [token_id for token_id in token_ids if token_id not in special]
         text = b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
-        return text[1:] if self._strips_first_space and text.startswith(" ") else text
+        return text[1:] if self.strips_first_space and text.startswith(" ") else text
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         if isinstance(tokens, str):

@@ -7,9 +7,9 @@ from renderers.configs import _CONFIG_BY_NAME
 from tests.unit.proxy.tokens.models.families import chat_format
 from tests.unit.proxy.tokens.models.measuring import ASKED, RESULTS, SYSTEM, USER, measured, replies
 from tests.unit.proxy.tokens.models.page import NAMES, PAGE, row, rows, with_rows
-from tests.unit.proxy.tokens.test_deltas import flat, joined
+from tests.unit.proxy.tokens.test_reading import flat, joined
 
-from rolloutfleet_proxy.tokens.deltas import DeltaParser
+from rolloutfleet_proxy.tokens.reading import GrowingReply
 
 NO_FORMATS = {"auto", "default"}
 
@@ -32,8 +32,8 @@ def test_a_stream_joins_to_the_message_in_every_format(models: Path, name: str) 
     made = replies(name, model)
     prompt = model.prompt(ASKED, made.args, []).ids
     for output in (made.working, made.final):
-        parser = DeltaParser(model.reader(prompt, made.args, seed=b"a"))
-        message = model.reader(prompt, made.args, seed=b"a").read(output)
+        parser = GrowingReply(model.reader(prompt, made.args, seed=b"a"))
+        message = model.reader(prompt, made.args, seed=b"a").read(output).message
         deltas = [delta for token in output for delta in parser.feed([token])]
         assert joined([*deltas, *parser.finish(message)]) == flat(message)
 

@@ -33,7 +33,7 @@ def added(model: ChatFormat, args: TemplateArgs, output: list[int], new: list[Me
     """What the next turn's prompt has behind a reply; None where it doesn't begin with the reply's turn."""
     prompt = model.prompt(ASKED, args, []).ids
     reply = array("i", output)
-    message = model.reader(prompt, args, seed=b"a").read(reply)
+    message = model.reader(prompt, args, seed=b"a").read(reply).message
     parent = Candidate(len(ASKED) + 1, lambda: (prompt, reply))
     child = model.prompt([*ASKED, message, *new], args, [parent])
     if child.parent is None:
@@ -50,7 +50,7 @@ def test_next_messages_follow_the_end_token_of_a_reply_that_stops_in_a_thought(m
     args, final = replied.args, replied.final.tolist()
     for stop in model.stop_token_ids:
         output = [*cut_in_thought(model, replied), stop]
-        read = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a").read(output)
+        read = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a").read(output).message
         assert (read["content"], read["reasoning_content"].strip()) == ("", replied.thought)
         for new in FOLLOWING:
             behind_answer = added(model, args, [*final[:-1], stop], new)

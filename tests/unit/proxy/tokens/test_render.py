@@ -71,7 +71,7 @@ class Session:
 
     def answer(self, prompt: Prompt, output: Sequence[int], *, keep_reasoning: bool = True) -> Message:
         number = len(self.turns).to_bytes(4, "big")
-        message = self.model.reader(prompt.ids, TemplateArgs(TOOLS, self.kwargs), seed=number).read(output)
+        message = self.model.reader(prompt.ids, TemplateArgs(TOOLS, self.kwargs), seed=number).read(output).message
         self.messages.append({k: v for k, v in message.items() if keep_reasoning or k != "reasoning_content"})
         self.turns.append(Turn(prompt.ids.tolist(), list(output), len(self.messages)))
         return message
@@ -296,7 +296,7 @@ class TestMessages:
     def parse(self, text: str, **kwargs: Any) -> Message:
         model = shipped()
         output = model.vocabulary.encode(text, add_special_tokens=False)
-        return model.reader([], TemplateArgs(TOOLS), seed=b"turn").read(output, **kwargs)
+        return model.reader([], TemplateArgs(TOOLS), seed=b"turn").read(output, **kwargs).message
 
     def call(self, body: str) -> Message:
         return self.parse(f"So: <tool_call>\n{body}\n</tool_call><|im_end|>")
@@ -331,21 +331,14 @@ class TestMessages:
     def test_a_malformed_call_stays_as_text(self, body: str) -> None:
         message = self.call(body)
         assert "tool_calls" not in message
-        assert message["content"] == f"So:\n<tool_call>\n{body}\n</tool_call>"
-
-    def test_what_a_parser_fails_on_stays_as_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*_: Any, **__: Any) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr("renderers.qwen3.parse_qwen3", fail)
-        assert self.parse("Fine.<|im_end|>")["content"] == "Fine.<|im_end|>"
+        assert message["content"] == f"So: <tool_call>\n{body}\n</tool_call>"
 
     def test_half_a_character_in_arguments_stays_escaped(self) -> None:
         [call] = self.call('{"name": "find", "arguments": {"q": "\\ud800"}}')["tool_calls"]
         assert call["function"]["arguments"].encode() == b'{"q": "\\ud800"}'
 
     def test_a_call_that_is_cut_stays_as_text(self) -> None:
-        assert self.parse('Look: <tool_call>{"name"')["content"] == 'Look:\n<tool_call>{"name"'
+        assert self.parse('Look: <tool_call>{"name"')["content"] == 'Look: <tool_call>{"name"'
 
     def test_a_stop_string_and_what_follows_is_left_out(self) -> None:
         assert self.parse("Fine.\nObservation: none", stop="\nObservation:")["content"] == "Fine."
@@ -354,7 +347,7 @@ class TestMessages:
     def test_bytes_that_are_no_text(self) -> None:
         model = shipped()
         [first, *_] = [i for i in range(300) if model.vocabulary.token_bytes(i) == b"\xf0"]
-        assert model.reader([], NO_ARGS, seed=b"").read([first])["content"] == "\ufffd"
+        assert model.reader([], NO_ARGS, seed=b"").read([first]).message["content"] == "\ufffd"
         assert model.vocabulary.token_bytes(10**9) == b""
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
 
-from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
@@ -36,12 +36,13 @@ def test_what_is_said_beside_calls_is_never_dropped(models: Path, name: str, mes
 def test_a_turn_that_said_something_beside_its_calls_keeps_its_tokens(models: Path, name: str) -> None:
     model, reply = chat_format(name, models), FAMILIES[name].reply
     assert reply is not None
-    prompt = model.prompt([ASKED], NO_ARGS, []).ids.tolist()
+    args = TemplateArgs([{"type": "function", "function": {"name": "find"}}])
+    prompt = model.prompt([ASKED], args, []).ids.tolist()
     output = model.vocabulary.encode(reply("hm", "I look for bravo.", [("find", {"q": "x"})]), add_special_tokens=False)
-    answer = model.reader(prompt, NO_ARGS, seed=b"0").read(output)
+    answer = model.reader(prompt, args, seed=b"0").read(output).message
     assert "bravo" in answer["content"] and len(answer["tool_calls"]) == 1
     found = {**FOUND, "tool_call_id": answer["tool_calls"][0]["id"]}
-    extended = model.prompt([ASKED, answer, found], NO_ARGS, [Candidate(2, lambda: (prompt, output))])
+    extended = model.prompt([ASKED, answer, found], args, [Candidate(2, lambda: (prompt, output))])
     assert (extended.parent, extended.ids[: len(prompt) + len(output)].tolist()) == (0, prompt + output)
 
 

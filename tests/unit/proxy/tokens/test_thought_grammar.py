@@ -78,7 +78,7 @@ class Held:
         return taken == len(ids) and self.matcher.consume_tokens(ids) and self.matcher.is_accepting()
 
     def read(self, ids: Sequence[int]) -> Message:
-        return self.model.reader(self.prompt, self.args, seed=b"a").read([*ids, self.model.stop_token_ids[0]])
+        return self.model.reader(self.prompt, self.args, seed=b"a").read([*ids, self.model.stop_token_ids[0]]).message
 
 
 def held(name: str, models: Path, kind: str) -> Held:
@@ -123,11 +123,8 @@ def test_a_thought_that_the_prompt_opens_must_end_before_the_answer(models: Path
 
 @pytest.mark.parametrize("name", sorted(LEFT_TO_THE_MODEL))
 def test_a_thought_that_the_prompt_leaves_open_may_be_left_out(models: Path, name: str) -> None:
-    """But with GLM 4.5, which reads all before a mark of thoughts as one."""
     reply = held(name, models, "json_schema")
-    plain = "\n<think></think>" + ANSWER if name == "glm-4.5" else ANSWER
-    assert reply.takes(plain) and reply.read(reply.encoded(plain))["content"] == ANSWER
-    assert reply.takes(ANSWER) == (name != "glm-4.5")
+    assert reply.takes(ANSWER) and reply.read(reply.encoded(ANSWER))["content"] == ANSWER
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -141,7 +138,7 @@ def test_what_is_drawn_is_read_as_a_thought_and_json(models: Path, name: str) ->
         read = reply.read(ids)
         assert isinstance(json.loads(read["content"])["city"], str)
         thoughts.add(bool(read.get("reasoning_content")))
-    assert thoughts == ({True} if name not in LEFT_TO_THE_MODEL or name == "glm-4.5" else {True, False})
+    assert thoughts == ({True, False} if name in LEFT_TO_THE_MODEL else {True})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,8 +16,8 @@ from tests.waiting import PATIENCE
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import DeltaParser
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.reading import GrowingReply
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
@@ -181,9 +181,9 @@ async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     prompt = await tokenizing.prompt([user("Hello?")], NO_ARGS, [])
     output = tokenizing.chat_format.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False)
     reader = tokenizing.chat_format.reader(prompt.ids, NO_ARGS, seed=b"turn")
-    parser = DeltaParser(reader)
+    parser = GrowingReply(reader)
     sent = parser.feed(output)
-    message = await tokenizing.read(reader, output)
+    message = (await tokenizing.read(reader, output)).message
     assert [*sent, *parser.finish(message)] == [Text("Fine.")]
     assert message["content"] == "Fine."
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format
 from tokenizers import Tokenizer, decoders, models
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.tokens.template import ChatTemplate, TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
 
@@ -71,25 +67,6 @@ def test_ids_outside_the_vocabulary_say_nothing(vocabulary: Vocabulary) -> None:
     inside = vocabulary.encode("inside", add_special_tokens=False)
     [run] = vocabulary.packed([10**6, *inside, 2**31 - 1, -5])
     assert vocabulary.decode([run]) == "inside"
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - LOOKS_AT_TEXT))
-def test_packing_changes_nothing_that_a_parser_sees(models: Path, name: str) -> None:
-    model, family = chat_format(name, models), FAMILIES[name]
-    words = st.sampled_from(["a", " b\n", "\n\n", "<", "{", '{"name": "find", "arguments": {}}', "find", "json"])
-    marks = st.sampled_from([*family.special, *family.plain, *family.marks])
-    replies = [family.reply(" r ", "c ", [("find", {"n": 1})]), family.reply("", "", [])] if family.reply else []
-    pieces = st.one_of([words, marks, *([st.sampled_from(replies)] if replies else [])])
-    prompt = model.prompt([{"role": "user", "content": "Hello?"}], NO_ARGS, []).ids
-    reader = model.reader(prompt, NO_ARGS, seed=b"turn")
-
-    @settings(deadline=None)
-    @given(st.lists(pieces, max_size=8).map("".join))
-    def check(text: str) -> None:
-        ids = model.vocabulary.encode(text, add_special_tokens=False)
-        assert reader.scan(model.vocabulary.packed(ids)) == reader.scan(ids)
-
-    check()
 
 
 class TestTemplates:

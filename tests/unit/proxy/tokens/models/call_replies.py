@@ -167,6 +167,25 @@ HELD = {
             gap="",
         ),
         Held(
+            name="laguna-xs.2",
+            answer="<assistant>",
+            openings={"open": "\n<think>", "closed": "\n</think>"},
+            thought={"open": "\nHm.\n</think>\n", "closed": "\n"},
+            calls=lambda calls: "\n".join(map(glm("\n"), [[call] for call in calls])) + "\n",
+            marks=("<tool_call>",),
+            ends=("</arg_value>\n",),
+        ),
+        Held(
+            name="laguna-xs-2.1",
+            answer="<assistant>",
+            openings={"open": "<think>", "closed": "</think>"},
+            thought={"open": "Hm.</think>", "closed": ""},
+            calls=glm(""),
+            marks=("<tool_call>",),
+            ends=("</arg_value>",),
+            gap="",
+        ),
+        Held(
             name="nemotron-3",
             answer="<|im_start|>",
             openings={"open": f"{CHATML}<think>\n", "closed": f"{CHATML}<think></think>"},
@@ -247,5 +266,5 @@ HELD = {
 
 SAME_AS = {"qwen3-vl": "qwen3", "qwen3.6": "qwen3.5", "qwen3.8": "qwen3.5", "prime-qwen3": "qwen3.5"}
 SAME_AS |= {"nemotron-3-ultra": "nemotron-3", "nemotron-3.5": "nemotron-3"}
-SAME_AS |= {"glm-5.1": "glm-5", "glm-5.3": "glm-5"}
+SAME_AS |= {"glm-5.1": "glm-5", "glm-5.3": "glm-5", "laguna-m.1": "laguna-xs.2", "laguna-s-2.1": "laguna-xs-2.1"}
 """Formats that write calls as others do."""

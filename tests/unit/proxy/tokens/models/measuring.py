@@ -209,7 +209,7 @@ def _results(calls: Sequence[tuple[str, Any]]) -> list[Message]:
 
 def _read(model: ChatFormat, args: TemplateArgs, output: Sequence[int]) -> Message:
     prompt = model.prompt(ASKED, args, []).ids
-    made = model.reader(prompt, args, seed=b"a").read(output)
+    made = model.reader(prompt, args, seed=b"a").read(output).message
     return {
         "content": (made["content"] or "").strip(),
         "reasoning_content": made.get("reasoning_content", ""),
@@ -226,7 +226,7 @@ def _extended(model: ChatFormat, replied: Replies) -> Iterator[str]:
     prompt = model.prompt(messages, args, []).ids
     user: Message = {"role": "user", "content": "More?"}
     for what, output in ((RESULTS, replied.working), (USER, replied.final), (SYSTEM, replied.final)):
-        made = model.reader(prompt, args, seed=what.encode()).read(output)
+        made = model.reader(prompt, args, seed=what.encode()).read(output).message
         assert (made.get("reasoning_content") or "").strip() == replied.thought, what
         messages.append(made)
         parent = Candidate(len(messages), lambda ids=(prompt, output): ids)  # type: ignore[misc]

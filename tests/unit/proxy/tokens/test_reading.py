@@ -1,9 +1,11 @@
-"""Joined deltas are the committed message, for every family and however tokens and chunks fall (issue: streaming)."""
+"""What replies say: joined deltas are the message, and no part of a reply is lost, in every chat format and however
+tokens and chunks fall."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -14,15 +16,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.proxy.dialects.conversations import parts_of as in_order
-from tests.unit.proxy.tokens.models.families import FAMILIES, Family, chat_format, shipped, write_model
+from tests.unit.proxy.tokens.models.families import (
+    FAMILIES,
+    VARIANTS,
+    Family,
+    chat_format,
+    shipped,
+    write_model,
+)
 
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
-from rolloutfleet_proxy.tokens.deltas import DeltaParser, StreamDiverged, has_usual_order, parts_of
+from rolloutfleet_proxy.tokens.call_syntax import Syntax
 from rolloutfleet_proxy.tokens.loading import load
-from rolloutfleet_proxy.tokens.quirks import DROPPED_MARKS
-from rolloutfleet_proxy.tokens.reading import Reader, Scan
+from rolloutfleet_proxy.tokens.reading import SEGMENTED_MARKS, GrowingReply, StreamDiverged
 from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.reply_pieces import Kind
+from rolloutfleet_proxy.tokens.reply_text import ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 TOOLS = [
@@ -93,10 +103,10 @@ def streamed(
     model: ChatFormat, prompt: Sequence[int], chunks: Sequence[Sequence[int]], **kwargs: Any
 ) -> tuple[list[list[Delta]], dict[str, Any]]:
     """The deltas of each chunk and of the end, and the message."""
-    parser = DeltaParser(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
+    parser = GrowingReply(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
     sent = [parser.feed(chunk) for chunk in chunks]
     output = [token_id for chunk in chunks for token_id in chunk]
-    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
+    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output).message
     return [*sent, parser.finish(message)], message
 
 
@@ -104,6 +114,7 @@ def flatten(sent: Iterable[Iterable[Delta]]) -> list[Delta]:
     return [delta for deltas in sent for delta in deltas]
 
 
+NAMES = sorted(FAMILIES | VARIANTS)
 WRITERS = [name for name, family in FAMILIES.items() if family.reply]
 
 
@@ -182,9 +193,9 @@ def split_at_marks(text: str, marks: Sequence[str]) -> list[str]:
     return [text] if text else []
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_any_tokens_at_all(models: Path, name: str) -> None:
-    model, family = chat_format(name, models), FAMILIES[name]
+    model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
 
     @settings(deadline=None)
     @given(st.integers(0, 2**63))
@@ -196,38 +207,61 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
         ids = prompt_of(model, prompt)
         sent, message = streamed(model, ids, chunked(output, sizes))
         assert joined(flatten(sent)) == flat(message)
-        reader = model.reader(ids, TemplateArgs(TOOLS), seed=b"turn")
-        order = parts_of(reader, output, message)
-        assert order == in_order(flatten(sent))
-        assert order is None or not has_usual_order(reader, output, message)
+        assert model.reader(ids, TemplateArgs(TOOLS), seed=b"turn").read(output).parts == in_order(flatten(sent))
 
     check()
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_of_an_ordinary_reply_the_order_is_known_without_parsing_it_again(models: Path, name: str) -> None:
-    model, family = chat_format(name, models), FAMILIES[name]
-    assert family.reply is not None
-    text = family.reply("So it is.", "I look it up.", CALLS if family.parallel else [])
-    output = model.vocabulary.encode(text, add_special_tokens=False)
-    reader = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn")
-    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(output)
-    counting = Counting(reader)
-    assert has_usual_order(counting, output, message)  # type: ignore[arg-type]
-    assert counting.scans == 0
 
 
 @pytest.mark.parametrize("name", ["glm-4.5", "glm-5"])
 def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> None:
     model = chat_format(name, models)
     prompt = prompt_of(model, "first")
-    reader = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")
     text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
     output = model.vocabulary.encode(text, add_special_tokens=False)
-    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
-    assert (message["reasoning_content"], message["content"]) == ("So. Or not.", "Hello there.")
-    assert not has_usual_order(reader, output, message)
-    assert parts_of(reader, output, message) == [3, 5, 8, 7]
+    reply = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
+    assert (reply.message["reasoning_content"], reply.message["content"]) == ("So. Or not.", "Hello there.")
+    assert reply.parts == [3, 5, 8, 7]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
+    """Reasoning, content and calls join to the reply, but for marks and white space of the format's own."""
+    model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
+
+    @settings(deadline=None)
+    @given(st.integers(0, 2**63))
+    def check(seed: int) -> None:
+        draw = random.Random(seed)
+        output = drawn(draw, model, family)
+        reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TemplateArgs(TOOLS), seed=b"turn")
+        end = next((at for at, each in enumerate(output) if each in reader.alphabet.ends), len(output))
+        source, parser = ReplyText(reader.alphabet), reader.parser()
+        pieces = [*parser.feed(source.feed(output)), *parser.feed(source.finish()), *parser.finish()]
+        assert "".join(piece.text for piece in pieces) == model.vocabulary.decode(output[:end])
+        for piece in pieces:
+            assert piece.kind is not Kind.OWN or is_own(model, reader.syntax, piece.text), piece
+        message = reader.read(output).message
+        for kind, said in (
+            (Kind.REASONING, message.get("reasoning_content")),
+            (Kind.CONTENT, message["content"]),
+        ):
+            written = "".join(piece.text for piece in pieces if piece.kind is kind)
+            assert "".join((said or "").split()) == "".join(written.split())
+        assert len(message.get("tool_calls", ())) == sum(piece.call is not None for piece in pieces)
+
+    check()
+
+
+def is_own(model: ChatFormat, syntax: Syntax, text: str) -> bool:
+    """Whether there is nothing in a text but white space and what the format writes between the parts of a reply."""
+    own = [*(syntax.think or ()), *(syntax.block or ()), syntax.header, syntax.label]
+    own += [mark for section in syntax.sections for mark in section]
+    if model.name in SEGMENTED_MARKS:
+        own += SEGMENTED_MARKS[model.name]
+        text = re.sub(r"^.*<\|message\|>$", "", text, flags=re.DOTALL)
+    for mark in sorted(filter(None, own), key=len, reverse=True):
+        text = text.replace(mark, "")
+    return not text.strip()
 
 
 @pytest.mark.parametrize("opened", ["<|content_thinking|>", "<|message_model|><|content_thinking|>"])
@@ -245,78 +279,20 @@ def test_a_thought_that_is_cut_off_takes_no_text_with_it(models: Path, opened: s
 @pytest.mark.parametrize(
     "rest", ["<think>\na\n</think>\n\nb", " \n<think>a", "\n\n<think>a", "<thin", "", "b <think>c"]
 )
-@pytest.mark.parametrize("name", sorted(DROPPED_MARKS))
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-r1", "laguna-xs.2", "laguna-m.1", "laguna-xs-2.1"])
 def test_a_role_mark_before_the_reply_is_sent_only_if_it_stays(models: Path, name: str, rest: str) -> None:
     model = chat_format(name, models)
     text = model.vocabulary.encode(rest, add_special_tokens=False)
-    output = [model.vocabulary.convert_tokens_to_ids(DROPPED_MARKS[name]), *text]
+    mark = "<\uff5cAssistant\uff5c>" if name.startswith("deepseek") else "<assistant>"
+    output = [model.vocabulary.convert_tokens_to_ids(mark), *text]
     for sizes in ([], [1] * len(output)):
         sent, message = streamed(model, prompt_of(model, "first"), chunked(output, sizes))
         assert joined(flatten(sent)) == flat(message)
 
 
-class Counting:
-    """A reader that counts how often it is asked."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.name = reader.name
-        self.vocabulary = reader.vocabulary
-        self.reader = reader
-        self.scans = 0
-
-    def scan(self, packed: list[int]) -> Scan:
-        self.scans += 1
-        return self.reader.scan(packed)
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_long_reply_is_parsed_at_its_marks_only(models: Path, name: str) -> None:
-    model, family = chat_format(name, models), FAMILIES[name]
-    assert family.reply is not None
-    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
-    parser = DeltaParser(reader)  # type: ignore[arg-type]
-    text = family.reply("hm and so on. " * 300, "It was. " * 300, CALLS if family.parallel else [])
-    output = model.vocabulary.encode(text, add_special_tokens=False)
-    sent = [parser.feed([token_id]) for token_id in output]
-    marks = sum(token_id in model.vocabulary.marks for token_id in output)
-    assert reader.scans <= 3 * (marks + len(family.marks)) + 3
-    assert len(list(filter(None, sent))) > 500
-
-
-@pytest.mark.parametrize("name", ["kimi-k2", "gemma4"])
-def test_tokens_that_come_together_are_read_together_but_at_marks_that_are_spelled_out(models: Path, name: str) -> None:
-    model = chat_format(name, models)
-    text = f"<think>{'hm and so on. ' * 300}</think>{'It was. ' * 300}"
-    output = model.vocabulary.encode(text, add_special_tokens=False)
-    pieces: list[int] = []
-
-    class Watched(DeltaParser):
-        def _text(self, ids: Sequence[int], deltas: list[Delta]) -> None:
-            pieces.append(len(ids))
-            super()._text(ids, deltas)
-
-    prompt = prompt_of(model, "first")
-    deltas = Watched(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn")).feed(output)
-    assert sum(pieces) == len(output) and len(pieces) < 100
-    one_by_one, message = streamed(model, prompt, [[token_id] for token_id in output])
-    assert flat(message) == joined(flatten(one_by_one)) and in_order(deltas) == in_order(flatten(one_by_one))
-
-
-def test_noise_is_not_parsed_again_and_again(models: Path) -> None:
-    model = chat_format("qwen3", models)
-    reader = Counting(model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn"))
-    parser = DeltaParser(reader)  # type: ignore[arg-type]
-    mark = model.vocabulary.encode("<tool_response>", add_special_tokens=False)
-    for _ in range(5000):
-        parser.feed(mark)
-    assert reader.scans <= 500
-    message = model.reader(prompt_of(model, "first"), TemplateArgs(TOOLS), seed=b"turn").read(mark * 5000)
-    assert joined(parser.finish(message))["content"].endswith("<tool_response>")
-
-
 def test_spaces_at_the_end_wait(models: Path) -> None:
     model = chat_format("qwen3", models)
-    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+    parser = GrowingReply(model.reader([], NO_ARGS, seed=b""))
     texts = ["\n\n", "Hello", "  \n", "there", "\n"]
     sent = [joined(parser.feed(model.vocabulary.encode(text, add_special_tokens=False)))["content"] for text in texts]
     assert sent == ["", "Hello", "", "  \nthere", ""]
@@ -325,7 +301,7 @@ def test_spaces_at_the_end_wait(models: Path) -> None:
 
 def test_a_character_leaves_whole(models: Path) -> None:
     model = chat_format("qwen3", models)
-    parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+    parser = GrowingReply(model.reader([], NO_ARGS, seed=b""))
     sent = [joined(parser.feed([token_id]))["content"] for token_id in byte_ids(model.vocabulary, "é🙂")]
     assert sent == ["", "é", "", "", "", "🙂"]
 
@@ -346,14 +322,14 @@ class TestStopStrings:
     def test_nothing_of_a_stop_string_is_streamed(self, sizes: list[int]) -> None:
         model = shipped()
         output = byte_ids(model.vocabulary, "Fine. \nOb\nObserved.\nObservation: no")
-        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
+        parser = GrowingReply(model.reader([], NO_ARGS, seed=b""), stops=["\nObservation:", "###"])
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
-        message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:")
+        message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:").message
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
         model = chat_format("qwen3", models)
-        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""), stops=["stop"])
+        parser = GrowingReply(model.reader([], NO_ARGS, seed=b""), stops=["stop"])
         sent = parser.feed(model.vocabulary.encode("Please stop.", add_special_tokens=False))
         assert joined(sent)["content"] == "Please"
         assert joined(parser.finish({"role": "assistant", "content": "Please stop."}))["content"] == " stop."
@@ -367,7 +343,7 @@ def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
         ("<think>hm ", {"content": "", "reasoning_content": "ha"}),
         (call, {"content": ""}),
     ]:
-        parser = DeltaParser(model.reader([], NO_ARGS, seed=b""))
+        parser = GrowingReply(model.reader([], NO_ARGS, seed=b""))
         parser.feed(model.vocabulary.encode(text, add_special_tokens=False))
         with pytest.raises(StreamDiverged):
             parser.finish({"role": "assistant", **message})

@@ -1,0 +1,196 @@
+"""A reply's text -> its pieces, for formats in which a reply is several messages, each with a head. Incremental, and
+pure."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import Final
+
+from rolloutfleet_proxy.tokens.call_reading import JsonCalls, arguments_of, call_of
+from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece
+from rolloutfleet_proxy.tokens.reply_text import Alphabet
+
+HARMONY_MARKS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>")
+INKLING_MARKS: Final = (
+    *("<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|end_message|>"),
+    *("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
+)
+_FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
+_INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
+
+
+class SegmentedParser(ABC):
+    """Fed with one reply's text as it comes."""
+
+    def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
+        """`has_calls`: whether any are wanted."""
+        self._plain = alphabet.plain
+        self._has_calls = has_calls
+        self._text = ""
+        """What is in no piece yet."""
+        self._body: Kind | None = None
+        """What the text is, within the body of a message that is no call."""
+        self._pieces: list[Piece] = []
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain after this text, which follows the one fed before."""
+        self._text += text
+        return self._advanced(final=False)
+
+    def finish(self) -> list[Piece]:
+        """The rest, where no more comes."""
+        return self._advanced(final=True)
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether a thought has begun that has not ended."""
+        return self._body is Kind.REASONING
+
+    def _advanced(self, *, final: bool) -> list[Piece]:
+        while self._text and self._step(final):
+            pass
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    @abstractmethod
+    def _step(self, final: bool) -> bool:
+        """Take what can be taken off the text; whether there may be more."""
+
+    def _first(self, marks: str, start: int = 0) -> int:
+        """Where the first of these marks stands; -1 for none."""
+        return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
+
+    def _take(self, kind: Kind, length: int) -> None:
+        if length:
+            self._pieces.append(Piece(kind, self._plain(self._text[:length])))
+            self._text = self._text[length:]
+
+    def _take_body(self, kind: Kind, marks: str) -> str:
+        """Text of a body up to a mark; the mark, or empty where there is none yet."""
+        end = self._first(marks)
+        self._take(kind, len(self._text) if end < 0 else end)
+        return "" if end < 0 else self._text[0]
+
+    def _take_call(self, name: str, arguments: str | None, length: int) -> None:
+        call = call_of(name, arguments)
+        if call is None:
+            self._take(Kind.CONTENT, length)
+            return
+        self._pieces.append(Piece(Kind.CALL, self._plain(self._text[:length]), call))
+        self._text = self._text[length:]
+
+
+class HarmonyParser(SegmentedParser):
+    """gpt-oss's: `<|start|>HEAD<|message|>BODY`, which `<|end|>` or `<|call|>` ends, or the next start.
+
+    See https://github.com/openai/harmony. The channel in a head says what the body is: `analysis` is reasoning. A
+    recipient `functions.NAME` makes it a call.
+    """
+
+    def __init__(self, alphabet: Alphabet, *, prompt_end: str | None, has_calls: bool) -> None:
+        """`prompt_end`: what stands behind the last start of the prompt; None where there is none."""
+        super().__init__(alphabet, has_calls=has_calls)
+        self._start, self._channel, self._message, *ends = map(alphabet.written, HARMONY_MARKS)
+        self._ends = "".join(ends)
+        self._given = prompt_end
+        """The head of a message that has begun, as far as the prompt has it."""
+        self._has_words = False
+        """Whether something was said between messages."""
+        if prompt_end is not None and self._message in prompt_end:
+            self._begin_body(prompt_end.partition(self._message)[0])
+
+    def _step(self, final: bool) -> bool:
+        if self._body is not None:
+            mark = self._take_body(self._body, self._start + self._ends)
+            if mark:
+                self._take(Kind.OWN, 0 if mark == self._start else 1)
+                self._body = None
+            return bool(mark)
+        if self._given is None and not self._text.startswith(self._start):
+            return self._between(final)
+        behind_start = 0 if self._given is not None else 1
+        message, again = self._text.find(self._message), self._text.find(self._start, behind_start)
+        if message < 0 or 0 <= again < message:
+            if again < 0 and not final:
+                return False
+            self._take(Kind.CONTENT, len(self._text) if again < 0 else again)
+            self._given = None
+            return True
+        head = (self._given or "") + self._text[behind_start:message]
+        function = _FUNCTION.search(head) if self._has_calls else None
+        if function is None:
+            self._take(Kind.OWN, message + 1)
+            self._begin_body(head)
+            return True
+        return self._call(function[1], message + 1, final)
+
+    def _between(self, final: bool) -> bool:
+        start = self._text.find(self._start)
+        words = self._text if start < 0 else self._text[:start]
+        self._has_words |= bool(words.strip())
+        if start < 0 and not final and not self._has_words:
+            return False
+        self._take(Kind.CONTENT if self._has_words else Kind.OWN, len(words))
+        return start >= 0
+
+    def _begin_body(self, head: str) -> None:
+        channel = head.partition(self._channel)[2].split()
+        self._body = Kind.REASONING if channel[:1] == ["analysis"] else Kind.CONTENT
+        self._given, self._has_words = None, False
+
+    def _call(self, name: str, start: int, final: bool) -> bool:
+        end = self._first(self._start + self._ends, start)
+        if end < 0 and not final:
+            return False
+        self._given, self._has_words = None, False
+        if end < 0 or self._text[end] == self._start:
+            self._take(Kind.CONTENT, len(self._text) if end < 0 else end)
+        else:
+            self._take_call(name, arguments_of(self._plain(self._text[start:end])), end + 1)
+        return True
+
+
+class InklingParser(SegmentedParser):
+    """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`;
+    `<|end_message|>` ends it."""
+
+    def __init__(self, alphabet: Alphabet, *, thinking: bool, has_calls: bool) -> None:
+        """`thinking`: whether the prompt opened a thought."""
+        super().__init__(alphabet, has_calls=has_calls)
+        self._model, self._said, self._thought, self._end, *invokes = map(alphabet.written, INKLING_MARKS)
+        self._invokes = "".join(invokes)
+        self._body = Kind.REASONING if thinking else None
+
+    def _step(self, final: bool) -> bool:
+        if self._body is not None:
+            ends_thought = self._invokes[0] if self._body is Kind.REASONING and self._has_calls else ""
+            mark = self._take_body(self._body, self._end + ends_thought)
+            if mark:
+                self._take(Kind.OWN, 1 if mark == self._end else 0)
+                self._body = None
+            return bool(mark)
+        if self._text[0] == self._model:
+            self._take(Kind.OWN, 1)
+            return True
+        if self._text[0] in (self._said, self._thought):
+            self._body = Kind.CONTENT if self._text[0] == self._said else Kind.REASONING
+            self._take(Kind.OWN, 1)
+            return True
+        return self._message(final)
+
+    def _message(self, final: bool) -> bool:
+        """A call, or text without the mark of its kind."""
+        end = self._text.find(self._end)
+        invoke = self._first(self._invokes) if self._has_calls else -1
+        if end < 0 and not final:
+            return False
+        length = len(self._text) if end < 0 else end
+        if end < 0 or not 0 <= invoke < end:
+            self._take(Kind.CONTENT, length)
+        else:
+            head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
+            call = _INKLING_CALLS.call(payload, {}, head=head)
+            self._take_call(head if call is None else call.name, None if call is None else call.arguments, end)
+        self._take(Kind.OWN, 0 if end < 0 else 1)
+        return True

@@ -1,0 +1,130 @@
+"""Calls as they were written: their arguments' values, and nothing read where something would be lost."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.unit.proxy.tokens.kinds import KINDS, Kind, hoisted
+from tests.unit.proxy.tokens.models.families import chat_format
+from tests.unit.proxy.tokens.models.measuring import ASKED, _replies, _written
+from tests.unit.proxy.tokens.test_reading import NAMES
+
+from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
+from rolloutfleet_proxy.tokens.call_reading import JsonCalls, SpelledCalls, json_object
+from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES
+from rolloutfleet_proxy.tokens.render import ChatFormat
+
+
+def tool(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
+
+
+def arguments_read(model: ChatFormat, args: TemplateArgs, output: list[int]) -> str:
+    prompt = model.prompt(ASKED, args, []).ids
+    [call] = model.reader(prompt, args, seed=b"a").read(output).message["tool_calls"]
+    assert call["function"]["name"] == "f"
+    written: str = call["function"]["arguments"]
+    return written
+
+
+def calling(name: str, model: ChatFormat, args: TemplateArgs, value: Any) -> list[int]:
+    """A reply that calls `f` with `v`, as the format writes it; with a thought, where it can't be written without."""
+    calls = [("f", {"v": value})]
+    return list(next(chain(_written(model, args, "", calls), _replies(name, model, args, "So.", calls, spelled=True))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_that_a_format_writes_are_read(models: Path, name: str) -> None:
+    model, calls = chat_format(name, models), SYNTAXES[name].calls
+
+    @settings(deadline=None, max_examples=25)
+    @given(KINDS, st.data())
+    def check(kind: Kind, data: st.DataObject) -> None:
+        definitions: dict[str, Any] = {}
+        schema = hoisted(kind.schema, definitions)
+        parameters = {"type": "object", "properties": {"v": schema}, "$defs": definitions}
+        args = TemplateArgs([tool(parameters)])
+        value = data.draw(kind.values)
+        assume(name != "gemma4" or _has_plain_keys(value))  # it doesn't quote them
+        output = calling(name, model, args, value)
+        expected = value
+        if isinstance(calls, SpelledCalls):  # `12` and "12" are written alike
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            expected = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters))
+        read = json.loads(arguments_read(model, args, output))["v"]
+        assert (read, type(read)) == (expected, type(expected))
+
+    check()
+
+
+def _has_plain_keys(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_has_plain_keys, value))
+    return not isinstance(value, dict) or all(key.isidentifier() and _has_plain_keys(value[key]) for key in value)
+
+
+SPELLED = [name for name, syntax in sorted(SYNTAXES.items()) if isinstance(syntax.calls, SpelledCalls)]
+
+
+@pytest.mark.parametrize(
+    "text", ["    return 1", "\tx\n", "\n\n", " ", "", '"a"', "a\r\nb", "</", "<b>", "日本\u2028語"]
+)
+@pytest.mark.parametrize("name", SPELLED)
+def test_strings_keep_their_white_space(models: Path, name: str, text: str) -> None:
+    model = chat_format(name, models)
+    args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
+    output = calling(name, model, args, text)
+    assert json.loads(arguments_read(model, args, output)) == {"v": text}
+
+
+@pytest.mark.parametrize(
+    ("written", "members"),
+    [
+        ('{"a": 1.10, "b": [1, 2 ], "a b": "\\u00e9"}', {"a": "1.10", "b": "[1, 2 ]", "a b": '"\\u00e9"'}),
+        (' {"big":123456789012345678901234567890 } ', {"big": "123456789012345678901234567890"}),
+        ('{"q": "\\ud800"}', {"q": '"\\ud800"'}),
+        ("{}", {}),
+        ('{"a": 1, "a": 2}', None),
+        ('{"a": {"b": 1, "b": 2}}', None),
+        ('{"a": NaN}', None),
+        ('{"a": ' + "9" * 5_000 + "}", None),
+        ("[" * 100_000, None),
+        ("[1]", None),
+        ('{"a": 1} b', None),
+        ("", None),
+    ],
+)
+def test_members_of_an_object_are_as_they_were_written(written: str, members: dict[str, str] | None) -> None:
+    assert json_object(written) == members
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"name": "f", "arguments": {"a": 1.10}}', '{"a": 1.10}'),
+        ('{"name": "f", "parameters": {"a": 1}}', '{"a": 1}'),
+        ('{"id": "x", "name": "f", "arguments": {}}', "{}"),
+        ('{"name": "f"}', "{}"),
+        ('{"name": "f", "arguments": null}', "{}"),
+        ('{"name": "f", "arguments": ""}', "{}"),
+        ('{"name": "f", "arguments": "{\\"a\\": 1}"}', '{"a": 1}'),
+        ('{"name": "f", "args": {"a": 1}}', None),
+        ('{"name": "f", "arguments": {}, "parameters": {}}', None),
+        ('{"name": "f", "name": "g", "arguments": {}}', None),
+        ('{"name": "f", "arguments": [1]}', None),
+        ('{"name": "f", "arguments": "a"}', None),
+        ('{"name": "a b", "arguments": {}}', None),
+        ('{"name": 1, "arguments": {}}', None),
+        ('{"arguments": {}}', None),
+    ],
+)
+def test_a_call_in_json_has_a_name_and_its_arguments_under_one_key(written: str, arguments: str | None) -> None:
+    call = JsonCalls().call(written, {})
+    assert (None if call is None else call.arguments) == arguments
