@@ -7,12 +7,11 @@ What an entry says is what the format's template writes. A reader takes looser f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, Literal
 
-from rolloutfleet_proxy.tokens.call_grammar import CallForms, Form, Marks, json_value, optional, sequence, text, token
-from rolloutfleet_proxy.tokens.call_parameters import Parameters
 from rolloutfleet_proxy.tokens.call_reading import (
     CallReader,
     DsmlCalls,
@@ -23,13 +22,20 @@ from rolloutfleet_proxy.tokens.call_reading import (
     deepseek_parts,
     kimi_parts,
 )
-from rolloutfleet_proxy.tokens.call_schemas import Schema
-from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 FUNCTION_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
-_INDEX: Final = "{index}"
+INDEX: Final = "{index}"
 """Stands in a text for the number of a call."""
+
+
+class Thinking(Enum):
+    """What a prompt's end leaves to the reply."""
+
+    FREE = "free"
+    OPEN = "open"
+    CLOSED = "closed"
+
 
 Ends = Literal["never", "where it has no end", "always"]
 
@@ -101,75 +107,7 @@ class WrittenCalls:
     ends_line: bool = False
     """Whether a line break may follow that."""
     alone: bool = False
-    """`CallForms.alone`."""
-
-    def forms(self, tokens: Mapping[str, Form], kept_out: Sequence[str], *, lead: str, gap: str) -> CallForms:
-        """The grammar's, with the marks that are tokens, by their text. `kept_out` is what no text may hold."""
-
-        def written(literal: str) -> Form:
-            parts = re.split(f"({'|'.join([*map(re.escape, tokens), re.escape(_INDEX)])})", literal)
-            return sequence([_NUMBER if part == _INDEX else tokens.get(part) or text(part) for part in parts if part])
-
-        def listed(literal: str) -> list[Form]:
-            return [written(literal)] if literal else []
-
-        before_name, behind_name = self.function
-        closing, arguments = self.closing, _json
-        if self.spelled is not None:
-            before_name, behind_name = self.spelled.function
-            before, between, behind = self.spelled.argument
-            tags = [tag for tag in map(str.strip, (behind, self.spelled.end)) if tag and tag not in tokens]
-            closing = self.spelled.end + closing
-            arguments = Parameters(
-                named=lambda name: sequence([written(before), name, written(between)]),
-                end=written(behind),
-                kept_out=(*tags, *kept_out),
-                python_words=self.spelled.python_words,
-            ).forms
-        return CallForms(
-            begin=listed(self.begin),
-            opening=listed(self.opening + before_name),
-            named=lambda name: [text(name), *listed(behind_name)],
-            arguments=arguments,
-            closing=listed(closing),
-            between=optional(written(self.between)) if self.between else None,
-            end=[*listed(self.end), *([optional(text("\n"))] if self.ends_line else [])],
-            alone=self.alone,
-            lead=lead,
-            gap=gap,
-        )
-
-
-def _json(schema: Schema) -> list[Form]:
-    return [json_value(schema)]
-
-
-_NUMBER: Final[Form] = {"type": "regex", "pattern": "[0-9]{1,4}"}
-
-
-def marks_and_forms(name: str, vocabulary: Vocabulary, stops: Sequence[int]) -> tuple[Marks, CallForms] | None:
-    """How a chat format's calls are held in a vocabulary; None where they can't be."""
-    syntax = SYNTAXES.get(name)
-    if syntax is None or syntax.written is None:
-        return None
-    answers = vocabulary.convert_tokens_to_ids(syntax.answers)
-    ids = dict(zip(syntax.marks, vocabulary.convert_tokens_to_ids(syntax.marks), strict=True))
-    think = syntax.think or ()
-    opened, closed = vocabulary.convert_tokens_to_ids(think) or (None, None)
-    if answers[0] is None or None in ids.values():
-        return None
-    ends = [vocabulary.decode([stop]) for stop in stops]
-    kept_out = tuple(dict.fromkeys((*syntax.marks, *think, *ends)))
-    marks = Marks(
-        tokens=tuple(ids[mark] for mark in syntax.marks),
-        answers=frozenset(each for each in answers if each is not None),
-        think=None if opened is None or closed is None else (opened, closed),
-        think_texts=syntax.think or ("", ""),
-        kept_out=kept_out,
-    )
-    return marks, syntax.written.forms(
-        {mark: token(ids[mark]) for mark in syntax.marks}, kept_out, lead=syntax.lead, gap=syntax.gap
-    )
+    """Whether a reply is text or one call, which begins with a brace and stands between no marks."""
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
@@ -306,7 +244,7 @@ _KIMI = Syntax(
     written=WrittenCalls(
         begin=_KIMI_MARKS[0],
         opening=_KIMI_MARKS[2],
-        function=("functions.", f":{_INDEX}{_KIMI_MARKS[3]}"),
+        function=("functions.", f":{INDEX}{_KIMI_MARKS[3]}"),
         closing=_KIMI_MARKS[4],
         end=_KIMI_MARKS[1],
     ),

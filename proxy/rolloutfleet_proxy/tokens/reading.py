@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
-from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax
+from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax, Thinking
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
 from rolloutfleet_proxy.tokens.segmented_replies import HARMONY_MARKS, INKLING_MARKS, HarmonyParser, InklingParser
@@ -74,34 +74,43 @@ class ReplyFormat:
         )
         self._tagged: dict[tuple[bool, bool], Tagged] = {}
 
+    def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
+        """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
+        return self._thinking_at(self._tail(prompt_ids))
+
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:
         """What reads the reply to one prompt.
 
         `tools` are those that the model is told of: where there are none, nothing is a call. `thinks` is the template
         argument `enable_thinking`. The same `seed` gives the same ids of calls.
         """
-        tail = self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
-        return Reader(self._alphabet, partial(self._parser, tail, tools or (), thinks), self.syntax, seed)
+        parser = partial(self._parser, self._tail(prompt_ids), tools or (), thinks)
+        return Reader(self._alphabet, parser, self.syntax, seed)
+
+    def _tail(self, prompt_ids: Sequence[int]) -> str:
+        return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
+
+    def _thinking_at(self, tail: str) -> Thinking:
+        answers, think = self.syntax.answers, map(self._alphabet.written, self.syntax.think or ())
+        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in answers), default=-1) + 1
+        opened, closed = (tail.rfind(mark, begin) for mark in think) if self.syntax.think else (-1, -1)
+        return Thinking.FREE if opened == closed else Thinking.OPEN if opened > closed else Thinking.CLOSED
 
     def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> Parser:
-        written, has_calls = self._alphabet.written, bool(tools)
+        has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
         if self._name == _HARMONY:
-            _, start, head = tail.rpartition(written(HARMONY_MARKS[0]))
+            _, start, head = tail.rpartition(self._alphabet.written(HARMONY_MARKS[0]))
             return HarmonyParser(self._alphabet, prompt_end=head if start else None, has_calls=has_calls)
         if self._name == _INKLING:
-            _, text, thought, end, *_ = map(written, INKLING_MARKS)
-            thinking = tail.rfind(thought) > max(tail.rfind(text), tail.rfind(end))
             return InklingParser(self._alphabet, thinking=thinking, has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
         tagged = self._tagged.get((has_calls, thinks))
         if tagged is None:
             syntax = self.syntax if thinks else replace(self.syntax, think=None)
             tagged = self._tagged[has_calls, thinks] = Tagged(syntax, self._alphabet, calls=has_calls)
-        begin = max((tail.rfind(written(mark)) for mark in self.syntax.answers), default=-1) + 1
-        thinking = bool(tagged.open) and tail.rfind(tagged.open, begin) > tail.rfind(tagged.close, begin)
         functions = [tool.get("function", tool) for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}
-        return TaggedParser(tagged, thinking=thinking, tools=declared)
+        return TaggedParser(tagged, thinking=thinking and thinks, tools=declared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek
-from rolloutfleet_proxy.tokens.call_grammar import Wanted, structural_tag, thinking_at
-from rolloutfleet_proxy.tokens.call_syntax import marks_and_forms
+from rolloutfleet_proxy.tokens.call_grammar import Wanted
 from rolloutfleet_proxy.tokens.clock import dated
 from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
@@ -46,9 +45,9 @@ from rolloutfleet_proxy.tokens.quirks import (
     written_fields,
 )
 from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
+from rolloutfleet_proxy.tokens.reply_grammar import ReplyGrammar
 from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
 from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
-from rolloutfleet_proxy.tokens.thought_grammar import thoughts_of
 from rolloutfleet_proxy.tokens.tool_schemas import writable
 from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
 from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
@@ -150,10 +149,7 @@ class ChatFormat:
         self._replies = ReplyFormat(
             renderer, vocabulary, ends=self.stop_token_ids, tool_parser=(options or {}).get("tool_parser")
         )
-        self._calls = marks_and_forms(renderer, vocabulary, self.stop_token_ids)
-        self._thoughts = thoughts_of(
-            renderer, vocabulary, self.stop_token_ids, None if self._calls is None else self._calls[0]
-        )
+        self._grammar = ReplyGrammar(self._replies.syntax, vocabulary, self.stop_token_ids)
         self._system_messages = support_of(self._written, kinds=system_roles(renderer))
         self._text_with_calls = text_with_calls(self._written)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
@@ -397,18 +393,16 @@ class ChatFormat:
     @property
     def holds_calls(self) -> bool:
         """Whether there is a grammar of the format's tool calls."""
-        return self._calls is not None
+        return self._grammar.holds_calls
 
     def call_grammar(self, prompt_ids: Sequence[int], wanted: Wanted) -> str:
         """What holds the reply to a prompt to the calls that are wanted, as a `structural_tag`."""
-        assert self._calls is not None, "no grammar of this format's calls"
-        marks, forms = self._calls
-        return structural_tag(wanted, marks, forms, thinking_at(prompt_ids, marks))
+        return self._grammar.of_calls(wanted, self._replies.thinking(prompt_ids))
 
     def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
         """A `structural_tag` by which the reply to a prompt may think before what the grammar of its sampling
         parameters holds it to; None where that grammar is to hold from the start, or there is none."""
-        return None if self._thoughts is None else self._thoughts.before(sampling, prompt_ids)
+        return self._grammar.thinking_first(sampling, self._replies.thinking(prompt_ids))
 
     def takes(self, argument: str) -> bool:
         """Whether the format has a template argument of that name."""

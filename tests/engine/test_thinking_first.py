@@ -8,7 +8,7 @@ from typing import Any
 from tests.engine.sglang import launch
 from tests.engine.sglang.places import HERE, Installed
 from tests.unit.proxy.tokens.test_call_grammar import tokens_of, wanted
-from tests.unit.proxy.tokens.test_thought_grammar import GRAMMARS, THINKING, Held, before_answer, held
+from tests.unit.proxy.tokens.test_thinking_first import GRAMMARS, THINKING, Held, before_answer, held
 from tests.waiting import SGLANG_START
 
 

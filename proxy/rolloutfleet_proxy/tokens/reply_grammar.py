@@ -1,0 +1,143 @@
+"""Grammars of replies, in the form of SGLang's `structural_tag`: of the calls that may be made, or of a request's own
+(a JSON schema, a regex, EBNF), each behind a thought where the prompt leaves one. Pure.
+
+Marks stand in them as tokens, by id: written out letter by letter they would be none to a reader, and a model that is
+made to call may well do that. Reasoning and text before calls stay free, but for the format's marks and the tokens that
+end a turn.
+
+All else is text, other marks too. xgrammar 0.2.7, which compiles them, keeps what it made for a part of a grammar, and
+takes two parts for one where tokens alone differ: it knows a token by its place among those of its grammar, in the
+order in which they first come. So all grammars of a model begin with all tokens, in one order, in a part that nothing
+matches. The tests compile all that can be asked for side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rolloutfleet_proxy.tokens.call_grammar import Form, Wanted, either, json_value, optional, sequence, text, token
+from rolloutfleet_proxy.tokens.call_parameters import Parameters
+from rolloutfleet_proxy.tokens.call_schemas import Schema
+from rolloutfleet_proxy.tokens.call_syntax import INDEX, Syntax, Thinking
+from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
+
+_NOTHING: Final[Form] = {"type": "grammar", "grammar": 'root ::= nothing\nnothing ::= nothing "x"'}
+"""A rule that never ends. An empty class of characters won't do: xgrammar takes it for all beyond ASCII."""
+_NUMBER: Final[Form] = {"type": "regex", "pattern": "[0-9]{1,4}"}
+_NO_CALL: Final[Form] = {"type": "regex", "pattern": r"[^{\x00-\x20]"}
+"""How text begins where a call begins with a brace."""
+_OWN: Final[Mapping[str, Callable[[str], Form]]] = {
+    "json_schema": lambda schema: {"type": "json_schema", "json_schema": json.loads(schema)},
+    "regex": lambda pattern: {"type": "regex", "pattern": pattern},
+    "ebnf": lambda grammar: {"type": "grammar", "grammar": grammar},
+}
+"""A request's own grammars by SGLang's sampling parameter. A `structural_tag` of its own is of the whole reply."""
+
+
+class ReplyGrammar:
+    """The grammars of one chat format in one vocabulary."""
+
+    def __init__(self, syntax: Syntax, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+        """`ends` are the tokens that end a turn."""
+        self._syntax = syntax
+        think = syntax.think or ()
+        marks = dict.fromkeys((*syntax.marks, *think, *syntax.answer_head))
+        ids = dict(zip(marks, vocabulary.convert_tokens_to_ids(list(marks)), strict=True))
+        tokens = {mark: each for mark, each in ids.items() if each in vocabulary.marks}
+        self._tokens = {mark: token(each) for mark, each in tokens.items()}
+        self.thinks = bool(think) and all(mark in tokens for mark in think)
+        has_answer_mark = None not in vocabulary.convert_tokens_to_ids(syntax.answers[:1])
+        self.holds_calls = (
+            syntax.written is not None and has_answer_mark and all(map(tokens.__contains__, syntax.marks))
+        )
+        """Whether there is a grammar of the format's tool calls."""
+        around = [begin for begin, _ in (*syntax.sections, *([syntax.block] if syntax.block else ()))]
+        kept_out = (*tokens, *think, *around, *(vocabulary.decode([each]) for each in ends))
+        self._kept_out = tuple(dict.fromkeys(kept_out))
+        """What free text never holds."""
+        self._free: Form = {"type": "any_text", "excludes": list(self._kept_out)}
+        self._order = optional(sequence([_NOTHING, *self._tokens.values()]))
+
+    def of_calls(self, wanted: Wanted, thinking: Thinking) -> str:
+        """For a reply to a prompt that leaves this of thoughts."""
+        assert self._syntax.written is not None, "no grammar of this format's calls"
+        calls = self._calls(wanted)
+        if wanted.required:
+            reply = calls
+        elif self._syntax.written.alone:
+            said = sequence([_NO_CALL, self._free])
+            reply = [either([said, sequence(calls)] if calls else [said])]
+        else:
+            reply = [self._free, *([optional(sequence(calls))] if calls else [])]
+        lead = _texts(self._syntax.lead) if thinking is Thinking.FREE else []
+        return self._tag([*lead, *self._thought(thinking), *reply])
+
+    def thinking_first(self, sampling: Mapping[str, Any], thinking: Thinking) -> str | None:
+        """For a reply whose sampling parameters hold its answer to a grammar; None where they don't, or the prompt
+        leaves no thought to it."""
+        name = next((name for name in _OWN if name in sampling), None)
+        if name is None or not self.thinks or thinking is Thinking.CLOSED:
+            return None
+        head = [self._tokens.get(part) or text(part) for part in self._syntax.answer_head]
+        thought = self._thought(thinking, lead=_texts(self._syntax.lead), head=head)
+        return self._tag([*thought, _OWN[name](sampling[name])])
+
+    def _tag(self, parts: Sequence[Form]) -> str:
+        form = sequence([self._order, *parts] if self._tokens else parts)
+        return json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
+
+    def _thought(self, thinking: Thinking, *, lead: Sequence[Form] = (), head: Sequence[Form] = ()) -> list[Form]:
+        """`lead` stands before a thought that the reply opens, `head` behind any."""
+        syntax = self._syntax
+        gap = [optional(text(letter)) for letter in syntax.gap]
+        if syntax.think is None or not self.thinks or thinking is Thinking.CLOSED:
+            return gap
+        opened, closed = map(self._tokens.__getitem__, syntax.think)
+        thought = [self._free, closed, *head, *gap]
+        if thinking is Thinking.OPEN:
+            return thought
+        return [optional(sequence([*lead, opened, *_texts(syntax.label), *thought]))]
+
+    def _calls(self, wanted: Wanted) -> list[Form]:
+        written = self._syntax.written
+        if written is None or not wanted.functions:
+            return []
+        before, behind = written.function if written.spelled is None else written.spelled.function
+        closing = written.closing if written.spelled is None else written.spelled.end + written.closing
+        arguments = self._arguments()
+        function = either(
+            [
+                sequence([text(each.name), *self._literal(behind), *arguments(each.arguments)])
+                for each in wanted.functions
+            ]
+        )
+        one = [*self._literal(written.opening + before), function, *self._literal(closing)]
+        between = [optional(form) for form in self._literal(written.between)]
+        more = [] if wanted.single or written.alone else [{"type": "star", "content": sequence([*between, *one])}]
+        line = [optional(text("\n"))] if written.ends_line else []
+        return [*self._literal(written.begin), *one, *more, *self._literal(written.end), *line]
+
+    def _arguments(self) -> Callable[[Schema], Sequence[Form]]:
+        spelled = None if self._syntax.written is None else self._syntax.written.spelled
+        if spelled is None:
+            return lambda schema: [json_value(schema)]
+        before, between, behind = spelled.argument
+        tags = [tag for tag in map(str.strip, (behind, spelled.end)) if tag]
+        return Parameters(
+            named=lambda name: sequence([*self._literal(before), name, *self._literal(between)]),
+            end=sequence(self._literal(behind)),
+            kept_out=tuple(dict.fromkeys((*tags, *self._kept_out))),
+            python_words=spelled.python_words,
+        ).forms
+
+    def _literal(self, literal: str) -> list[Form]:
+        """A text of the format's description, its marks as tokens."""
+        parts = re.split(f"({'|'.join(map(re.escape, [*self._tokens, INDEX]))})", literal)
+        return [_NUMBER if part == INDEX else self._tokens.get(part) or text(part) for part in parts if part]
+
+
+def _texts(value: str) -> list[Form]:
+    return [text(value)] if value else []
