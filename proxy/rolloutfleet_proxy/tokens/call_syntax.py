@@ -48,6 +48,8 @@ class Syntax:
     """The marks behind which an answer begins; a vocabulary has the first of them at least."""
     header: str = "<|im_start|>assistant\n"
     """What the prompt of an answer ends in, which some models repeat."""
+    turn_end: str = ""
+    """The one end token that the bridge of `renderers` goes on from, where it refuses others."""
     marks: tuple[str, ...] = ()
     """What calls are written with, where these are tokens. Spelled out they are text."""
 
@@ -295,6 +297,7 @@ _LLAMA = Syntax(
 _GEMMA = Syntax(
     answers=("<|turn>", "<tool_response|>"),
     header="<|turn>model\n",
+    turn_end="<turn|>",
     marks=("<|tool_call>", "<tool_call|>", '<|"|>'),
     think=("<|channel>", "<channel|>"),
     label="thought\n",

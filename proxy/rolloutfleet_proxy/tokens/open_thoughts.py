@@ -8,18 +8,12 @@ added that the model did not sample.
 
 from __future__ import annotations
 
-from typing import Final
-
-from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES
+from rolloutfleet_proxy.tokens.call_syntax import Syntax
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
-_TURN_ENDS: Final = {"gemma4": "<turn|>"}
-"""The one end token that a format's bridge goes on from, where it refuses its others."""
 
-
-def ended(name: str, packed: list[int], vocabulary: Vocabulary) -> list[int]:
+def ended(syntax: Syntax, packed: list[int], vocabulary: Vocabulary) -> list[int]:
     """The packed reply, whose last token ends its turn, with its thought ended before that."""
-    _, mark = SYNTAXES[name].think or ("", "")
-    turn_end = _TURN_ENDS.get(name)
-    closing = vocabulary.encode(mark, add_special_tokens=False)
-    return [*packed[:-1], *closing, *([vocabulary.convert_tokens_to_ids(turn_end)] if turn_end else packed[-1:])]
+    _, mark = syntax.think or ("", "")
+    turn_end = [vocabulary.convert_tokens_to_ids(syntax.turn_end)] if syntax.turn_end else packed[-1:]
+    return [*packed[:-1], *vocabulary.encode(mark, add_special_tokens=False), *turn_end]

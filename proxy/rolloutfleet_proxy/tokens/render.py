@@ -351,7 +351,7 @@ class ChatFormat:
             added = _bridged(renderer, tail, packed, messages, tools)
             stopped = added is None and bool(self._stops.intersection(packed[-1:]))
             if stopped and self.reader(tail, args, seed=b"").ends_in_thought(output):
-                added = _bridged(renderer, tail, ended(self.name, packed, self.vocabulary), messages, tools)
+                added = _bridged(renderer, tail, ended(self._replies.syntax, packed, self.vocabulary), messages, tools)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)
