@@ -76,13 +76,6 @@ class TaggedParser:
         self._searched = 0
         """Up to where a mark was looked for."""
         self._pieces: list[Piece] = []
-        self._step = {
-            _State.START: self._start,
-            _State.THOUGHT: self._thought,
-            _State.DRAFT: self._draft,
-            _State.CONTENT: self._content,
-            _State.BLOCK: self._block,
-        }
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain after this text, which follows the one fed before."""
@@ -109,7 +102,7 @@ class TaggedParser:
         return self._state is _State.THOUGHT
 
     def _advanced(self, *, final: bool) -> list[Piece]:
-        while self._text and self._step[self._state](final):
+        while self._text and _STEPS[self._state](self, final):
             pass
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -232,6 +225,15 @@ class TaggedParser:
         if length:
             self._pieces.append(Piece(kind, self._format.plain(self._text[:length])))
             self._text = self._text[length:]
+
+
+_STEPS: Final = {
+    _State.START: TaggedParser._start,
+    _State.THOUGHT: TaggedParser._thought,
+    _State.DRAFT: TaggedParser._draft,
+    _State.CONTENT: TaggedParser._content,
+    _State.BLOCK: TaggedParser._block,
+}
 
 
 class _Marks:
