@@ -20,8 +20,10 @@ from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall, bes
 
 FUNCTION_NAME: Final = re.compile(r"[^\s<>{}\"]{1,256}")
 """Names of functions that a reply may call."""
-_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_FENCE: Final = re.compile(r"```(?:json)?\s*([\s\S]*?)\s*```")
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
+"""Strings of JSON; the first group is a quotation mark where one has ended."""
+_FENCE: Final = re.compile(r"```(?:json)?([\s\S]*)```")
+_KIMI_ID: Final = re.compile(r"\S+:[0-9]{1,9}")
 _MARK: Final = re.compile("[\ud800-\udfff]")
 _BETWEEN_TAGS: Final = re.compile(r"\n|(?<=>)(?=<)|(?<=[\ud800-\udfff])(?=[\ud800-\udfff])")
 _BEGIN: Final = 4
@@ -73,22 +75,25 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_on
 
 def json_object(text: str) -> dict[str, str] | None:
     """The members of a JSON object as they were written; None of anything else, also of one with a name twice."""
-    try:
-        value = _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
     found: dict[str, str] = {}
-    at = _behind_space(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = _DECODER.raw_decode(text, at)
-        start = _behind_space(text, _behind_space(text, at) + 1)
-        _, end = _DECODER.raw_decode(text, start)
-        found[name] = text[start:end]
-        at = _behind_space(text, end)
-        at = _behind_space(text, at + 1) if text[at] == "," else at
-    return found
+    try:
+        at = _behind_space(text, 0)
+        is_first = text[at] == "{"
+        while text[at] == "," or is_first:
+            at = _behind_space(text, at + 1)
+            if is_first and text[at] == "}":
+                break
+            name, at = _DECODER.raw_decode(text, at)
+            at = _behind_space(text, at)
+            if not isinstance(name, str) or name in found or text[at] != ":":
+                return None
+            start = _behind_space(text, at + 1)
+            _, at = _DECODER.raw_decode(text, start)
+            found[name], is_first = text[start:at], False
+            at = _behind_space(text, at)
+        return found if text[at] == "}" and not text[at + 1 :].strip() else None
+    except (ValueError, IndexError, RecursionError):
+        return None
 
 
 def _behind_space(text: str, at: int) -> int:
@@ -108,7 +113,7 @@ def arguments_of(text: str | None) -> str | None:
             return None
         if not text.strip():
             return "{}"
-    return None if json_object(text) is None else text.strip()
+    return text.strip() if json_object(text) is not None else None
 
 
 def call_of(name: Any, arguments: str | None, call_id: str | None = None) -> WrittenCall | None:
@@ -116,7 +121,7 @@ def call_of(name: Any, arguments: str | None, call_id: str | None = None) -> Wri
     is_name = isinstance(name, str) and FUNCTION_NAME.fullmatch(name) and _is_unicode(name)
     if not is_name or arguments is None:
         return None
-    return WrittenCall(name, arguments, call_id if call_id and _is_unicode(call_id) else None)
+    return WrittenCall(name, arguments if _is_unicode(arguments) else json.dumps(json.loads(arguments)), call_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +148,14 @@ class JsonCalls:
         keys = [key for key in self.keys if key in members]
         others = members.keys() - {"name", *keys}
         name = json.loads(members["name"]) if "name" in members else head
-        if self.exact and (len(keys) != 1 or others - {"type"} or name not in declared):
+        if self.exact and (len(keys) != 1 or others - {"type"} or not isinstance(name, str) or name not in declared):
             return None
         if len(keys) > 1 or (others and not keys):
             return None
         return call_of(name, arguments_of(members[keys[0]] if keys else None))
 
     def is_open(self, body: str) -> bool:
-        return '"' in _STRINGS.sub("", body)
+        return _ends_in_string(body)
 
     def within(self, written: Written) -> Self:
         return self
@@ -174,7 +179,7 @@ class NamedJson:
         return None if call is None else [Piece(Kind.CALL, body, call)]
 
     def is_open(self, body: str) -> bool:
-        return '"' in _STRINGS.sub("", body.partition(self.mark)[2])
+        return _ends_in_string(body.partition(self.mark)[2])
 
     def within(self, written: Written) -> Self:
         return replace(self, mark=written(self.mark))
@@ -182,7 +187,10 @@ class NamedJson:
 
 def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     """`function`, and the name before its arguments in a fence; or as V3.1 writes it, the name and the arguments."""
-    if rest.startswith("{"):
+    is_v31 = rest.startswith("{")
+    if is_v31 == (head == "function"):
+        return "", "", None
+    if is_v31:
         return head, rest, None
     name, _, arguments = rest.partition("\n")
     fenced = _FENCE.fullmatch(arguments.strip())
@@ -192,7 +200,7 @@ def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
 def kimi_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     """`functions.NAME:INDEX`, which is the call's id as well; the first and the last part may be missing."""
     name = head.partition(":")[0]
-    return name.partition(".")[2] or name, rest, head
+    return name.partition(".")[2] or name, rest, head if _KIMI_ID.fullmatch(head) and _is_unicode(head) else None
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,7 @@ class SpelledCalls:
     @cached_property
     def _key(self) -> re.Pattern[str]:
         before, between, _ = self.argument
-        return re.compile(rf"{_tag(before)}\s*(?P<key>[^<\n\ud800-\udfff]*?)\s*{_tag(between)}{_line(between)}")
+        return re.compile(rf"{_tag(before)}(?P<key>[^<\n\ud800-\udfff]*?){_tag(between)}{_line(between)}")
 
     @cached_property
     def _tags(self) -> re.Pattern[str]:
@@ -226,15 +234,23 @@ class SpelledCalls:
         return re.compile("|".join(parts))
 
     @cached_property
+    def _opening(self) -> re.Pattern[str]:
+        """The begin of an argument, just as the template writes it."""
+        before, between, behind = self.argument
+        line = r"(?<=\n)" if behind.endswith("\n") else ""
+        return re.compile(rf"{line}{re.escape(before)}[^<\n\ud800-\udfff]*?{re.escape(between)}")
+
+    @cached_property
     def _next_function(self) -> re.Pattern[str]:
         """The end of a call with another behind it."""
-        return re.compile(rf"{_tag(self.end)}\s*{_tag(self.function[0])}")
+        before, behind = map(_tag, self.function)
+        return re.compile(rf"{_tag(self.end)}\s*{before}[^<>\"\n]+{behind}")
 
     @cached_property
     def _name(self) -> re.Pattern[str]:
         before, behind = map(_tag, self.function)
         if self.end:
-            return re.compile(rf"{before}(?P<name>[^<>\"]+?)\s*{behind}")
+            return re.compile(rf"{before}(?P<name>[^<>\"]+?){behind}")
         ends = [*([behind] if behind else []), f"(?={_tag(self.argument[0])})", r"\Z"]
         return re.compile(rf"(?P<name>[\s\S]*?)(?:{'|'.join(ends)})")
 
@@ -246,6 +262,8 @@ class SpelledCalls:
             pieces.append(Piece(Kind.CALL, found.group()))
             name = plain(found["name"]).strip()
             read = self._arguments(body, found.end(), declared.get(name) or {}, pieces, plain)
+            if not self.end and name not in declared and read == ({}, len(body)):
+                return None  # a word in a block
             call = None if read is None else call_of(name, _joined(read[0]))
             if read is None or call is None:
                 return None
@@ -259,12 +277,15 @@ class SpelledCalls:
     def _arguments(
         self, body: str, at: int, parameters: Any, pieces: list[Piece], plain: Plain
     ) -> tuple[dict[str, str], int] | None:
-        """The arguments that begin here, as JSON, and where the call ends."""
+        """The arguments that begin here, as JSON, and where the call ends; None where words stand in their place."""
         written: dict[str, str] = {}
+        before = len(pieces)
         while tag := self._tags.search(body, at):
             if tag.lastgroup == "function":
                 break
             pieces += beside_calls(body[at : tag.start()])
+            if not written and any(piece.kind is Kind.CONTENT for piece in pieces[before:]):
+                return None
             if tag.lastgroup == "end":
                 pieces.append(Piece(Kind.CALL, tag.group()))
                 return written, tag.end()
@@ -272,7 +293,7 @@ class SpelledCalls:
             close = None if key is None else self._close(body, key.end())
             if key is None or close is None:
                 return None
-            name = plain(key["key"])
+            name = key["key"].strip()
             if not name or name in written:
                 return None
             value = body[key.end() : close.start()]
@@ -297,7 +318,7 @@ class SpelledCalls:
                 closes += [tag] if depth <= 0 else []
             elif closes:
                 break
-            elif tag.lastgroup == "open":
+            elif tag.lastgroup == "open" and self._opening.match(body, tag.start()):
                 depth += 1
         if not closes or self.argument[0][:_BEGIN] in body[closes[0].end() : closes[-1].start()]:
             return None
@@ -311,6 +332,10 @@ class SpelledCalls:
         before, behind = map(written, self.function)
         key, between, close = map(written, self.argument)
         return replace(self, function=(before, behind), argument=(key, between, close), end=written(self.end))
+
+
+def _ends_in_string(text: str) -> bool:
+    return any(string[1] != '"' for string in _STRINGS.finditer(text))
 
 
 def _joined(written: Mapping[str, str]) -> str:
@@ -336,19 +361,22 @@ def _is_unicode(text: str) -> bool:
 
 
 class DsmlCalls:
-    """DeepSeek V4's, which says of each argument whether it is a string; `renderers` reads them."""
+    """DeepSeek V4's, which says of each argument whether it is a string."""
 
     quotes: ClassVar = False
 
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
-        from renderers.base import ToolCallParseStatus
-        from renderers.parsing import _parse_deepseek_v4_tool_call
-        from renderers.tagged import TaggedToolBlock
-
-        parsed = _parse_deepseek_v4_tool_call(TaggedToolBlock(plain(body), (0, 0), True))
-        if parsed.status in (ToolCallParseStatus.MISSING_NAME, ToolCallParseStatus.MALFORMED_STRUCTURE):
-            return None
-        call = call_of(parsed.name, json.dumps(parsed.arguments, ensure_ascii=False))
+        head = _DSML_HEAD.match(body)
+        written: dict[str, str] = {}
+        at = 0 if head is None else head.end()
+        while parameter := _DSML_PARAMETER.match(body, at):
+            name, is_string, text = parameter.groups()
+            if name in written:
+                return None
+            value = plain(text)
+            written[name] = value if is_string == "false" and _is_json(value) else json.dumps(value, ensure_ascii=False)
+            at = parameter.end()
+        call = None if head is None or not _DSML_END.fullmatch(body, at) else call_of(head[1], _joined(written))
         return None if call is None else [Piece(Kind.CALL, body, call)]
 
     def is_open(self, body: str) -> bool:
@@ -356,6 +384,21 @@ class DsmlCalls:
 
     def within(self, written: Written) -> Self:
         return self
+
+
+_DSML_HEAD: Final = re.compile(r'<\uff5cDSML\uff5cinvoke name="([^"]*)">\s*')
+_DSML_PARAMETER: Final = re.compile(
+    r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
+)
+_DSML_END: Final = re.compile(r"</\uff5cDSML\uff5cinvoke>")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

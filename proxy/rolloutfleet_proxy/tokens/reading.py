@@ -141,10 +141,12 @@ class GrowingReply:
 
     def __init__(self, reader: Reader, *, stops: Sequence[str] = ()) -> None:
         """`stops` are the request's stop strings: nothing of them is sent before the end says what they were."""
+        self._alphabet = reader.alphabet
         self._text = ReplyText(reader.alphabet)
         self._parser = reader.parser()
         self._seed = reader.seed
-        self._stops = stops
+        self._stops = tuple(dict.fromkeys([*stops, *map(reader.alphabet.written, stops)]))
+        """Their marks as letters, or as tokens."""
         self._stopped = False
         """Whether a stop string came."""
         self._waiting = ""
@@ -156,6 +158,7 @@ class GrowingReply:
         self._lengths = [0]
         """Characters of reasoning, of content, of reasoning and so on by turns."""
         self._calls: list[dict[str, Any]] = []
+        self._ids: set[str] = set()
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """What can be sent after these ids, which follow those fed before."""
@@ -179,7 +182,7 @@ class GrowingReply:
     def whole(self, stop: str | None) -> Reply:
         """The reply, of which all was fed."""
         rest = self._waiting + self._text.finish()
-        if stop is not None and (found := rest.rfind(stop)) >= 0:
+        if stop is not None and (found := max(map(rest.rfind, (stop, self._alphabet.written(stop))))) >= 0:
             rest = rest[:found]
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
         for kind, said in self._said.items():
@@ -234,9 +237,10 @@ class GrowingReply:
 
     def _in_api_form(self, call: WrittenCall) -> dict[str, Any]:
         call_id = call.id
-        if not call_id or any(each["id"] == call_id for each in self._calls):
+        if not call_id or call_id in self._ids:
             number = len(self._calls).to_bytes(4, "big")
             call_id = "call_" + blake2b(self._seed + number, digest_size=12).hexdigest()
+        self._ids.add(call_id)
         return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
@@ -248,7 +252,7 @@ class _Said:
         self._strip, self._before_calls = strip, before_calls
         self._tail = None if before_calls else strip
         """White space that may be dropped at the end: as `str.rstrip` has it."""
-        self._held = ""
+        self._held: list[str] = []
         """What ends so far, and may yet be the end."""
         self._called = False
 
@@ -258,14 +262,16 @@ class _Said:
 
     def add(self, text: str) -> str:
         """What is certain of this text and what was held back before it."""
-        text = self._held + text
+        if not text.rstrip(self._tail):
+            self._held.append(text)
+            return ""
+        text = "".join([*self._held, text])
         if not self.sent and not self._called:
             text = text.lstrip(self._strip)
-        kept = text.rstrip(self._tail)
-        if kept and self._before_calls and not self._called:
+        if self._before_calls and not self._called:
             self._tail = self._before_calls
-            kept = text.rstrip(self._tail)
-        self._held = text[len(kept) :]
+        kept = text.rstrip(self._tail)
+        self._held = [text[len(kept) :]]
         return kept
 
     def before_call(self) -> str:
@@ -278,5 +284,6 @@ class _Said:
         """What is certain where no call comes next."""
         if not self._before_calls or not self.sent or self._called:
             return ""
-        rest, self._held = self._held, ""
+        rest = "".join(self._held)
+        self._held.clear()
         return rest

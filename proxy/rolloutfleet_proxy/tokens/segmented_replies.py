@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import JsonCalls, arguments_of, call_of
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece
+from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
 HARMONY_MARKS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>")
@@ -27,6 +27,9 @@ class SegmentedParser(ABC):
         """`has_calls`: whether any are wanted."""
         self._plain = alphabet.plain
         self._has_calls = has_calls
+        self._breaks = frozenset(alphabet.chars.values())
+        self._later: list[str] = []
+        """Text without a mark, behind that which waits for one."""
         self._text = ""
         """What is in no piece yet."""
         self._body: Kind | None = None
@@ -35,11 +38,16 @@ class SegmentedParser(ABC):
 
     def feed(self, text: str) -> list[Piece]:
         """What is certain after this text, which follows the one fed before."""
-        self._text += text
+        if self._body is None and (self._text or self._later) and self._breaks.isdisjoint(text):
+            self._later.append(text)  # to join it each time would cost the square of a long call
+            return []
+        self._text = "".join([self._text, *self._later, text])
+        self._later.clear()
         return self._advanced(final=False)
 
     def finish(self) -> list[Piece]:
         """The rest, where no more comes."""
+        self._text = "".join([self._text, *self._later])
         return self._advanced(final=True)
 
     @property
@@ -72,8 +80,7 @@ class SegmentedParser(ABC):
         self._take(kind, len(self._text) if end < 0 else end)
         return "" if end < 0 else self._text[0]
 
-    def _take_call(self, name: str, arguments: str | None, length: int) -> None:
-        call = call_of(name, arguments)
+    def _take_call(self, call: WrittenCall | None, length: int) -> None:
         if call is None:
             self._take(Kind.CONTENT, length)
             return
@@ -120,7 +127,7 @@ class HarmonyParser(SegmentedParser):
         head = (self._given or "") + self._text[behind_start:message]
         function = _FUNCTION.search(head) if self._has_calls else None
         if function is None:
-            self._take(Kind.OWN, message + 1)
+            self._take(Kind.OWN if self._has_calls or not _FUNCTION.search(head) else Kind.CONTENT, message + 1)
             self._begin_body(head)
             return True
         return self._call(function[1], message + 1, final)
@@ -147,7 +154,7 @@ class HarmonyParser(SegmentedParser):
         if end < 0 or self._text[end] == self._start:
             self._take(Kind.CONTENT, len(self._text) if end < 0 else end)
         else:
-            self._take_call(name, arguments_of(self._plain(self._text[start:end])), end + 1)
+            self._take_call(call_of(name, arguments_of(self._plain(self._text[start:end]))), end + 1)
         return True
 
 
@@ -191,6 +198,7 @@ class InklingParser(SegmentedParser):
         else:
             head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
             call = _INKLING_CALLS.call(payload, {}, head=head)
-            self._take_call(head if call is None else call.name, None if call is None else call.arguments, end)
+            call = None if call is not None and head not in ("", call.name) else call
+            self._take_call(call, end)
         self._take(Kind.OWN, 0 if end < 0 else 1)
         return True

@@ -31,6 +31,7 @@ class _State(IntEnum):
     BLOCK = auto()
 
 
+_WAITING: Final = (_State.BLOCK, _State.DRAFT)
 _FREE: Final = {_State.THOUGHT: Kind.REASONING, _State.CONTENT: Kind.CONTENT}
 """What text is up to the next mark."""
 
@@ -70,6 +71,8 @@ class TaggedParser:
         self._state = _State.THOUGHT if thinking else _State.START
         self._lead = [tagged.header, tagged.label] if thinking else []
         """What a thought may begin with that is none of it."""
+        self._later: list[str] = []
+        """Text behind that which waits for a mark, without an end of that."""
         self._in_section = False
         self._held: list[int] = []
         """Where ends stand in the text that lie within arguments."""
@@ -89,12 +92,21 @@ class TaggedParser:
             and self._format.marks[self._state].are_no_part_of(text)
         ):
             return [Piece(kind, self._format.plain(text))]
-        self._text += text
+        if self._state in _WAITING and self._awaited()[-1:] not in text:
+            self._later.append(text)  # to join it each time would cost the square of a long call
+            return []
+        self._text = "".join([self._text, *self._later, text])
+        self._later.clear()
         return self._advanced(final=False)
 
     def finish(self) -> list[Piece]:
         """The rest, where no more comes."""
+        self._text = "".join([self._text, *self._later])
         return self._advanced(final=True)
+
+    def _awaited(self) -> str:
+        """The mark that ends a block or a draft."""
+        return (self._format.end or "\0") if self._state is _State.BLOCK else self._format.close
 
     @property
     def in_thought(self) -> bool:
