@@ -7,6 +7,7 @@ and where something was dropped, with each request that is rendered from its sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
@@ -51,7 +52,7 @@ def dropped(prompt: Prompts, messages: Sequence[Message], args: TemplateArgs) ->
     """The path of what is not in the prompt of messages; None where all is. The last call of the first message with
     some stands for all calls, and the last result for all results."""
     whole = prompt(messages, args)
-    if args.tools and prompt(messages, TemplateArgs(kwargs=args.kwargs)) == whole:
+    if args.tools and prompt(messages, replace(args, tools=None)) == whole:
         return "tools"
     others = (
         (f"messages[{index}].{field}", [*messages[:index], other, *messages[index + 1 :]])

@@ -91,6 +91,11 @@ def test_a_template_that_tells_of_tools_under_a_condition_is_refused_where_it_do
     assert place(model, [{"role": "system", "content": "Be brief."}, USER], TOOLS) is None
 
 
+def test_tools_that_a_template_with_a_date_drops_are_refused(tmp_path: Path) -> None:
+    model = of_its_own(tmp_path, "{{ strftime_now('%Y') }}", "{{ m.content }}" + CALLS)
+    assert place(model, [USER], TemplateArgs([TOOL], clock=0.0)) == "tools"
+
+
 def test_a_template_that_refuses_calls_says_so_itself(tmp_path: Path) -> None:
     refusing = "{% if m.tool_calls %}{{ raise_exception('No calls.') }}{% endif %}{{ m.content }}"
     with pytest.raises(Unrenderable, match="No calls"):
