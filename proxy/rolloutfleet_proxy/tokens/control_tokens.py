@@ -16,6 +16,8 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +32,6 @@ MARK: Final = "`^~|~^~"
 letter comes once, so that no two of them overlap."""
 _INSIDE: Final = f"{MARK}0"
 _OWN: Final = f"{MARK}1"
-_encode = msgspec.json.Encoder().encode
 _BLANK: Final = " \t\r\n\u2581"
 
 
@@ -47,15 +48,6 @@ class Marked:
     def count(self, start: int) -> int:
         """Spellings in the messages from `start` on; from 0 on, in the tools as well."""
         return sum(self.counts[start:]) + (0 if start else self.in_tools)
-
-    def starts(self, lengths: Iterable[int]) -> list[int]:
-        """Of these numbers of messages those that leave out other spellings than the smaller ones do, ascending."""
-        found, least = [], self.count(0)
-        for length in sorted(lengths):
-            if self.count(length) < least:
-                least = self.count(length)
-                found.append(length)
-        return found
 
 
 class ControlTokens:
@@ -75,68 +67,47 @@ class ControlTokens:
         spellings = {token.content for token in controls}
         if tokenizer.normalizer is not None:
             spellings |= {tokenizer.normalizer.normalize_str(token.content) for token in controls if token.normalized}
-        found = sorted(each for each in spellings if len(each) > 1)
+        found = [each for each in spellings if len(each) > 1]
         self._finders = _finders(found)
         self._json_finders = _finders([*(json.dumps(each, ensure_ascii=False)[1:-1] for each in found), MARK])
 
-    def marked(self, messages: Sequence[Message], tools: list[Any] | None, *, start: int = 0) -> Marked:
-        """The messages from `start` on, and from 0 on the tools, with each spelling marked.
-
-        Assistants' messages, those before `start`, and ids of calls keep the tokens that they spell.
-        """
-        counts = [0] * len(messages)
+    def marked(self, messages: Sequence[Message], tools: list[Any] | None) -> Marked:
+        """Messages and tools with each spelling marked; assistants' messages and ids of calls keep their tokens."""
         found: list[Message] = []
-        for index, message in enumerate(messages):
-            if index < start or message["role"] == "assistant":
-                found.append(_mapped(message, _with_own))
-                continue
-            marking = _Marking(self._finders)
-            form = {key: _mapped(value, marking) for key, value in message.items() if key != "tool_call_id"}
-            if "tool_call_id" in message:
-                form["tool_call_id"] = _mapped(message["tool_call_id"], _with_own)
-            counts[index] = marking.count
-            found.append(form)
-        in_tools = _Marking(self._finders)
-        told: list[Any] | None = tools
-        if tools and self._may_spell(tools):
-            told = _mapped(tools, _with_own if start else in_tools)
-        return Marked(found, told, counts, in_tools.count)
+        for message in messages:
+            kept = message.keys() if message["role"] == "assistant" else {"tool_call_id"}
+            marking = {key: _with_own if key in kept else self._with_marks for key in message}
+            found.append({key: _mapped(each, marking[key]) for key, each in message.items()})
+        told = _mapped(tools, self._with_marks) if self._may_spell(tools) else tools
+        counts = [_marks(form, message) for form, message in zip(found, messages, strict=True)]
+        return Marked(found, told, counts, _marks(told, tools))
 
-    def _may_spell(self, value: Any) -> bool:
-        """Whether texts in it may have to be changed: to look through its JSON takes a fifth of going through it."""
-        try:
-            text = _encode(value).decode()
-        except UnicodeEncodeError:  # a lone surrogate
-            return True
+    def _with_marks(self, text: str) -> str:
+        text = _with_own(text)
+        for first, finder in self._finders:
+            if first in text:
+                text = finder.sub(lambda found: found[0] + _INSIDE, text)
+        return text
+
+    def _may_spell(self, tools: list[Any] | None) -> bool:
+        """Whether their texts may have to be changed: to look through JSON takes a fraction of going through it."""
+        text = msgspec.json.encode(tools).decode()
         return any(first in text and finder.search(text) for first, finder in self._json_finders)
 
     def ids(self, text: str) -> array[int]:
         """Token ids of what a format wrote of marked texts."""
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        if self._ids:
-            return array("i", [self._ids.get(each, each) for each in encoding.ids])
-        return array("i", encoding.ids)
+        ids = encoding.ids
+        return array("i", [self._ids.get(each, each) for each in ids] if self._ids else ids)
 
 
-def unmarked(text: str) -> str:
-    """A text as it was."""
-    return text.replace(_INSIDE, "").replace(_OWN, MARK)
+def as_tokens(messages: Sequence[Message], tools: list[Any] | None) -> Marked:
+    """Messages and tools without marks: what they spell are tokens."""
+    return Marked(_mapped(list(messages), _with_own), _mapped(tools, _with_own))
 
 
-class _Marking:
-    """Marks texts, and counts the marks."""
-
-    def __init__(self, finders: Sequence[tuple[str, re.Pattern[str]]]) -> None:
-        self._finders = finders
-        self.count = 0
-
-    def __call__(self, text: str) -> str:
-        text = _with_own(text)
-        for first, finder in self._finders:
-            if first in text:
-                text, made = finder.subn(lambda found: found[0] + _INSIDE, text)
-                self.count += made
-        return text
+def _marks(marked: Any, plain: Any) -> int:
+    return 0 if marked == plain else str(marked).count(_INSIDE)
 
 
 def _with_own(text: str) -> str:
@@ -161,19 +132,7 @@ def _unmarking(tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
     made.normalizer = Normalizers([Replace(_INSIDE, ""), Replace(_OWN, MARK), *own])
     if tokenizer.pre_tokenizer is not None:
         made.pre_tokenizer = tokenizer.pre_tokenizer
-    made.add_tokens(
-        [
-            AddedToken(
-                token.content,
-                special=token.special,
-                normalized=False,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                single_word=token.single_word,
-            )
-            for token in added
-        ]
-    )
+    made.add_tokens([AddedToken(**{**token.__getstate__(), "normalized": False}) for token in added])
     return made
 
 
@@ -187,10 +146,8 @@ def _finders(spellings: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
 
     `re` looks for one literal character many times as fast as for one of several.
     """
-    return [
-        (first, re.compile(f"{re.escape(first)}(?={_one_of(rests)})"))
-        for first, rests in _by_first_character(spellings).items()
-    ]
+    grouped = _by_first_character(spellings)
+    return [(first, re.compile(f"{re.escape(first)}(?={_one_of(rests)})")) for first, rests in grouped.items()]
 
 
 def _one_of(spellings: Sequence[str]) -> str:
@@ -204,7 +161,4 @@ def _one_of(spellings: Sequence[str]) -> str:
 
 
 def _by_first_character(spellings: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for spelling in spellings:
-        found.setdefault(spelling[0], []).append(spelling[1:])
-    return found
+    return {first: [each[1:] for each in found] for first, found in groupby(sorted(spellings), itemgetter(0))}

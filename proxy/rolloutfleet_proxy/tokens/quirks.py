@@ -9,8 +9,8 @@ writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
 3. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
 4. Some bridges read the reply that they extend, and catch `json.JSONDecodeError` only, where Python's `json.loads`
-   raises RecursionError too (deep nesting), and ValueError (a number of over 4,300 digits). `strict_json` gives them a
-   `loads` that calls these what they are: not JSON.
+   raises RecursionError too (deep nesting), and ValueError (a number of over 4,300 digits). They are given a `loads`
+   that calls these what they are: not JSON.
 5. gpt-oss' library encodes what messages say as text, whatever tokens it spells: nothing has to be marked for it.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import renderers
 import renderers.parsing
@@ -38,7 +38,7 @@ NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
 # there are not the same, and a bridge, which renders no earlier message, would not see it. A model's own template is
 # never bridged: there a full render tells.
-_WRITTEN = {
+WRITTEN_FIELDS: Final[Mapping[str, set[tuple[str, str]]]] = {
     "gpt-oss": {("tool", "name")},
     "gemma4": {("tool", "name"), *((role, "tool_responses") for role in ROLES)},
     "inkling": {("tool", "name")},
@@ -60,21 +60,10 @@ class Unrenderable(ValueError):
         self.param = param
 
 
-class _StrictJson(ModuleType):
-    JSONDecodeError = json.JSONDecodeError
-    dumps = staticmethod(json.dumps)
-
-    @staticmethod
-    def loads(text: str) -> Any:
-        return json_value(text)
-
-
 def json_value(text: str) -> Any:
     """What JSON text says. Raises json.JSONDecodeError, for all that is not JSON (4)."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError:
-        raise
     except (ValueError, RecursionError) as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
 
@@ -83,14 +72,9 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def strict_json() -> None:
-    """Make `renderers` read JSON strictly (4)."""
-    renderers.parsing.json = _StrictJson("strict json")
-
-
-def written_fields(name: str) -> frozenset[tuple[str, str]]:
-    """(role, field) of what counts where the messages of two conversations are compared, beside what always does."""
-    return frozenset(_WRITTEN.get(name, ()))
+_strict = ModuleType("strict json")
+vars(_strict).update(vars(json), loads=json_value)
+renderers.parsing.json = _strict
 
 
 def system_roles(name: str) -> tuple[str, ...]:
@@ -118,11 +102,9 @@ def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> M
     if role not in ROLES:
         raise Unrenderable(f"messages of role {role!r} are unknown to the chat format {name}")
     form = {key: value for key, value in message.items() if value is not None}
-    content = form.get("content", "")
-    if isinstance(content, list):
-        text = joined_text(content)
-        content = content if text is None else text
-    form["content"] = content
+    text = joined_text(form.setdefault("content", ""))
+    if text is not None:
+        form["content"] = text
     if role == "developer" and name not in _KNOWS_DEVELOPERS:
         form["role"] = "system"
     if role == "assistant" and not form.get("reasoning_content") and form.get("reasoning"):

@@ -12,11 +12,12 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from operator import is_
-from threading import Lock
 from typing import Any, Literal, Protocol
+from unicodedata import normalize
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -24,33 +25,29 @@ from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
-from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek
+from rolloutfleet_proxy.tokens.adapted_messages import adapted, at_risk
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
 from rolloutfleet_proxy.tokens.clock import dated
-from rolloutfleet_proxy.tokens.control_tokens import Marked, unmarked
+from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
 from rolloutfleet_proxy.tokens.open_thoughts import ended
 from rolloutfleet_proxy.tokens.quirks import (
     ENCODES_TEXT_AS_TEXT,
     NAMES_CALLS_BY_ID,
+    WRITTEN_FIELDS,
     Unrenderable,
     create_renderer,
     refusal,
     renderable,
-    strict_json,
     system_roles,
-    written_fields,
 )
 from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
 from rolloutfleet_proxy.tokens.reply_grammar import ReplyGrammar
-from rolloutfleet_proxy.tokens.system_messages import adapted, speaks_later, support_of, unheard
-from rolloutfleet_proxy.tokens.text_with_calls import TextWithCalls, has_text_with_calls, text_apart, text_with_calls
+from rolloutfleet_proxy.tokens.support import dropped, drops_some, support_of, trimmed_whitespace, writes_ids
 from rolloutfleet_proxy.tokens.tool_schemas import writable
-from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some, writes_ids
-from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
 log = logging.getLogger(__name__)
@@ -68,8 +65,6 @@ _LONGEST_NAME = 100
 _OWN_WORDS = ("value_error", "assertion_error")
 """Kinds of errors that `renderers` words itself."""
 _config_of = TypeAdapter(RendererConfig).validate_python
-
-strict_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +138,20 @@ class ChatFormat:
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
         self._stops = frozenset(self.stop_token_ids)
-        self._others: ByteCache[str, Any] = ByteCache(_KEPT_RENDERERS)
-        """Renderers by their template arguments, each counted as one."""
-        self._lock = Lock()
-        self._replies = ReplyFormat(
-            renderer, vocabulary, ends=self.stop_token_ids, tool_parser=(options or {}).get("tool_parser")
-        )
+        self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
+        tool_parser = (options or {}).get("tool_parser")
+        self._replies = ReplyFormat(renderer, vocabulary, ends=self.stop_token_ids, tool_parser=tool_parser)
         self._grammar = ReplyGrammar(self._replies.syntax, vocabulary, self.stop_token_ids)
-        self._system_messages = support_of(self._written, kinds=system_roles(renderer))
-        self._text_with_calls = text_with_calls(self._written)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
-        self._ids = Ids.FUNCTIONS if renderer in NAMES_CALLS_BY_ID else Ids.WRITTEN
-        if self._ids is Ids.WRITTEN and not writes_ids(self._tried):
-            self._ids = Ids.UNWRITTEN
+        self._support = support_of(self._written, kinds=system_roles(renderer))
+        self._ids = Ids.WRITTEN if writes_ids(self._written) else Ids.UNWRITTEN
+        if renderer in NAMES_CALLS_BY_ID:
+            self._ids = Ids.FUNCTIONS
         self._drops = drops_some(self._tried)
         """Whether tools, or their calls or results, may be missing in what is written."""
-        self.rules = Rules(
-            written_fields(renderer),
-            plain=trimmed_whitespace(self._written, reasoned=False),
-            reasoned=trimmed_whitespace(self._written, reasoned=True),
-        )
+        plain, reasoned = (trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
+        self.rules = Rules(frozenset(WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
         """By which messages are compared before tokens are."""
 
     # Messages to tokens
@@ -191,131 +179,83 @@ class ChatFormat:
                 return Prompt(ids, index, reason, 1, 1, bridged=True, special_tokens_in_text=in_text)
 
         whole, marked = self._whole(messages, args, renders)
-        written = {0: whole}
-        lengths = [] if self.name in ENCODES_TEXT_AS_TEXT else [candidate.length for candidate in candidates]
-        starts = marked.starts(lengths)
         for index, candidate in enumerate(candidates):
-            prompt_ids, output_ids = candidate.load()
-            prior = _joined(prompt_ids, output_ids)
-            # A turn of an earlier version, or of another setting, has as tokens what its texts spell of them.
-            for start in (0, *(each for each in starts if each <= candidate.length)):
-                if start not in written:
-                    written[start], _ = self._whole(messages, args, renders, start=start)
-                if _begins_with(written[start], prior):
-                    return Prompt(
-                        written[start],
-                        index,
-                        None if index == 0 else TOKENS_DIFFER,
-                        index + 1,
-                        1,
-                        bridged=False,
-                        special_tokens_in_text=marked.count(candidate.length),
-                    )
+            if _begins_with(whole, _joined(*candidate.load())):
+                reason, in_text = None if index == 0 else TOKENS_DIFFER, marked.count(candidate.length)
+                return Prompt(whole, index, reason, index + 1, 1, bridged=False, special_tokens_in_text=in_text)
         reason, in_text = TOKENS_DIFFER if candidates else None, marked.count(0)
         return Prompt(whole, None, reason, len(candidates), 0, bridged=False, special_tokens_in_text=in_text)
 
-    def _whole(
-        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders, *, start: int = 0
-    ) -> tuple[array[int], Marked]:
+    def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> tuple[array[int], Marked]:
+        """The whole conversation as it is written. Raises Unrenderable, which names what can't be, or is dropped."""
+        asked = self._asked(messages)
+        tried = partial(self._tried, renders=renders)
         try:
-            return self._written_whole(messages, args, renders, start=start)
+            ids, marked = self._marked_whole(asked, args, renders)
         except Unrenderable as error:
             if error.param is not None:
                 raise
-            raise self._placed_fault(str(error), messages, args, renders) from error
-
-    def _written_whole(
-        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders, *, start: int = 0
-    ) -> tuple[array[int], Marked]:
-        """Control tokens are text in the messages from `start` on."""
-        asked = self._asked(messages)
-        self._check_said(asked)
-        marked = self._marked(asked, args, start=start)
-        ids = renders.full(self._formed(marked.messages), replace(args, tools=marked.tools))
-        if self.name == "default" and marked.count(0) and not self._template_keeps(marked, asked, args):
-            marked = self._marked(asked, args, start=len(asked) + 1)
-            ids = renders.full(self._formed(marked.messages), replace(args, tools=marked.tools))
-        self._check_heard(asked, ids, start=0)
-        if self._drops and (place := dropped(self._tried, messages, args)):
-            raise Unrenderable(f"the chat format {self.name} drops {place}: leave it out", param=place)
+            place = place_of_fault(lambda *part: tried(*part) is not None, messages, args)
+            said = str(error) or what_to_write(place)
+            raise Unrenderable(f"the chat format {self.name} can't write it: {said}", param=place) from error
+        self._check_written(asked, ids, start=0)
+        if self._drops and (lost := dropped(tried, messages, args)):
+            raise Unrenderable(f"the chat format {self.name} drops {lost}: leave it out", param=lost)
         return ids, marked
 
-    def _formed(self, messages: list[Message]) -> list[Message]:
-        """A whole conversation as the format can hold it."""
-        return self._said(adapted(messages, self._system_messages, start=0))
+    def _marked_whole(self, asked: list[Message], args: TemplateArgs, renders: Renders) -> tuple[array[int], Marked]:
+        def written(marked: Marked) -> array[int]:
+            return renders.full(self._adapted(marked.messages), replace(args, tools=marked.tools))
 
-    def _marked(self, asked: list[Message], args: TemplateArgs, *, start: int = 0) -> Marked:
-        if not self._marks:
-            return Marked(asked, args.tools)
-        marked = self.vocabulary.control_tokens.marked(asked, args.tools, start=start)
-        return replace(marked, messages=asked, tools=args.tools) if self.name in ENCODES_TEXT_AS_TEXT else marked
-
-    def _template_keeps(self, marked: Marked, asked: list[Message], args: TemplateArgs) -> bool:
-        """Whether the model's own template writes what is marked as it writes what isn't."""
-        try:
-            text = self._own_text(marked.messages, marked.tools, args)
-            kept = unmarked(text) == self._own_text(asked, args.tools, args)
-        except Unrenderable:
-            kept = False
-        if not kept and not self._said_unmarked:
+        marked = self._marked(asked, args.tools)
+        if self.name != "default" or not marked.count(0):
+            return written(marked), marked
+        # The model's own template may do anything with a text.
+        unmarked = as_tokens(asked, args.tools)
+        with_tokens = written(unmarked)
+        with suppress(Unrenderable):
+            ids = written(marked)
+            if self.vocabulary.decode(ids) == self.vocabulary.decode(with_tokens):
+                return ids, marked
+        if not self._said_unmarked:
             self._said_unmarked = True
             log.warning(
                 "%s: its chat template changes texts that spell control tokens when these are marked: they stay tokens",
                 self.vocabulary.name_or_path,
             )
-        return kept
+        return with_tokens, unmarked
+
+    def _adapted(self, messages: list[Message], start: int = 0) -> list[Message]:
+        return adapted(messages, self._support, start=start)
+
+    def _marked(self, asked: list[Message], tools: list[Any] | None) -> Marked:
+        if not self._marks:
+            return Marked(asked, tools)
+        marked = self.vocabulary.control_tokens.marked(asked, tools)
+        return replace(marked, messages=asked, tools=tools) if self.name in ENCODES_TEXT_AS_TEXT else marked
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
         """The messages from `start` on, in the form that the format expects."""
         return renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
 
-    def _tried(self, messages: Sequence[Message], args: TemplateArgs) -> array[int] | None:
+    def _tried(
+        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders | None = None
+    ) -> array[int] | None:
         """What the format writes, whatever is missing; None where it refuses."""
         try:
-            return self.full(self._formed(self._asked(messages)), args)
+            return (renders or self).full(self._adapted(self._asked(messages)), args)
         except Unrenderable:
             return None
 
-    def _placed_fault(
-        self, said: str, messages: Sequence[Message], args: TemplateArgs, renders: Renders
-    ) -> Unrenderable:
-        def writes(messages: Sequence[Message], args: TemplateArgs) -> bool:
-            try:
-                self._written_whole(messages, args, renders)
-            except Unrenderable:
-                return False
-            return True
-
-        place = place_of_fault(writes, messages, args)
-        return Unrenderable(f"the chat format {self.name} can't write it: {said or what_to_write(place)}", param=place)
-
-    def _said(self, messages: list[Message]) -> list[Message]:
-        """The messages, as the format can hold what is said beside tool calls."""
-        return messages if self._text_with_calls is TextWithCalls.TOGETHER else text_apart(messages)
-
-    def _check_said(self, messages: Sequence[Message]) -> None:
-        """Raises Unrenderable where what is said beside tool calls is lost."""
-        lost = (index for index, message in enumerate(messages) if has_text_with_calls(message))
-        index = next(lost, None) if self._text_with_calls is TextWithCalls.NOWHERE else None
-        if index is not None:
-            raise Unrenderable(
-                f"the chat format {self.name} drops the content of a message with tool_calls: use two messages",
-                param=f"messages[{index}].content",
-            )
-
-    def _check_heard(self, messages: Sequence[Message], ids: array[int], *, start: int) -> None:
-        """Raises Unrenderable where a later system message is not in what was written; `start` messages came before."""
-        # The first message of a conversation is what every format has a place for, or refuses.
-        behind_first = [{"role": "user"}, *messages] if start else messages
-        if speaks_later(behind_first):
-            index = unheard(behind_first, self.vocabulary.decode(ids))
-            if index is not None:
-                place = start + index - (len(behind_first) - len(messages))
-                raise Unrenderable(
-                    f"the chat format {self.name} drops what messages[{place}] says: say it in the first message, or "
-                    f"as a user",
-                    param=f"messages[{place}].content",
-                )
+    def _check_written(self, messages: Sequence[Message], ids: array[int], *, start: int) -> None:
+        """Raises Unrenderable where what a message says is not in what was written; `start` messages came before."""
+        found = list(at_risk(messages, self._support, start=start))
+        text = normalize("NFC", self.vocabulary.decode(ids)) if found else ""  # as many tokenizers do
+        for index, message in found:
+            if normalize("NFC", message["content"]).strip() not in text:
+                place = f"messages[{index}]"
+                said = f"drops what {place} says: say it in the first message, or as a user"
+                raise Unrenderable(f"the chat format {self.name} {said}", param=f"{place}.content")
 
     def _written(self, messages: list[Message]) -> str | None:
         try:
@@ -333,12 +273,11 @@ class ChatFormat:
             return None
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
-        marked = self._marked(new, NO_ARGS)
-        written = adapted(marked.messages, self._system_messages, start=candidate.length)
-        extension = renders.extension(tail, output, written, args)
+        marked = self._marked(new, None)
+        extension = renders.extension(tail, output, self._adapted(marked.messages, candidate.length), args)
         if extension is None:
             return None
-        self._check_heard(new, extension, start=candidate.length)
+        self._check_written(new, extension, start=candidate.length)
         return _joined(prompt_ids, output_ids) + extension, marked.count(0)
 
     def extension(
@@ -372,17 +311,6 @@ class ChatFormat:
     def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
         return self._breaks.added(ids) if args.tools and self._breaks else ids
 
-    def _own_text(self, messages: list[Message], tools: list[Any] | None, args: TemplateArgs) -> str:
-        """What the model's own template writes. Raises Unrenderable."""
-        renderer = copy(dated(self._renderer_for(args.kwargs), args.clock))
-        renderer._tokenizer = _AsText(renderer._tokenizer)
-        try:
-            [text] = renderer.render_ids(self._formed(messages), tools=tools or None, add_generation_prompt=True)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
-            raise refusal(self.name, error) from error
-        assert isinstance(text, str)
-        return text
-
     # Tokens to messages
 
     def reader(self, prompt_ids: Sequence[int], args: TemplateArgs, *, seed: bytes) -> Reader:
@@ -415,14 +343,12 @@ class ChatFormat:
         """The values that `reasoning_effort` may have, of `EFFORTS`; all of them where a template alone could say."""
         if not self.takes("reasoning_effort"):
             return frozenset()
-        return frozenset(effort for effort in EFFORTS if self._takes_effort(effort))
-
-    def _takes_effort(self, effort: str) -> bool:
-        try:
-            merge_chat_template_kwargs(self._config, {"reasoning_effort": effort})
-        except (ValueError, TypeError):
-            return False
-        return True
+        taken = set()
+        for effort in EFFORTS:
+            with suppress(Unrenderable):
+                self.check_arguments({"reasoning_effort": effort})
+                taken.add(effort)
+        return frozenset(taken)
 
     def check_arguments(self, template_kwargs: Mapping[str, Any]) -> None:
         """Raises Unrenderable, which names the one that the format doesn't take, as far as that is known before there
@@ -432,20 +358,19 @@ class ChatFormat:
     def _renderer_for(self, template_kwargs: Mapping[str, Any] | None) -> Any:
         if not template_kwargs:
             return self._renderer
-        key = json.dumps(template_kwargs, sort_keys=True)
-        with self._lock:
-            renderer = self._others.get(key)
-            if renderer is None:
-                try:
-                    config = merge_chat_template_kwargs(self._config, template_kwargs)
-                    renderer = create_renderer(Packing(self.vocabulary, marks=self._marks), config)
-                except ValidationError as error:
-                    raise self._wrong_argument(error, template_kwargs) from None
-                except (ValueError, TypeError) as error:
-                    raise self._unknown_argument(template_kwargs) from error
-                if len(key) <= _LONGEST_KEPT:
-                    self._others.put(key, renderer, 1)
-        return renderer
+        said = json.dumps(template_kwargs, sort_keys=True)
+        return self._kept(said) if len(said) <= _LONGEST_KEPT else self._renderer_of(said)
+
+    def _renderer_of(self, said: str) -> Any:
+        """The renderer for template arguments, given as JSON: `_kept` keeps some of these."""
+        kwargs = json.loads(said)
+        try:
+            config = merge_chat_template_kwargs(self._config, kwargs)
+            return create_renderer(Packing(self.vocabulary, marks=self._marks), config)
+        except ValidationError as error:
+            raise self._wrong_argument(error, kwargs) from None
+        except (ValueError, TypeError) as error:
+            raise self._unknown_argument(kwargs) from error
 
     def _wrong_argument(self, error: ValidationError, kwargs: Mapping[str, Any]) -> Unrenderable:
         first = error.errors()[0]
@@ -483,24 +408,11 @@ def _bridged(
 ) -> list[int] | None:
     """What the renderer adds to a turn; None where it would write the turn anew."""
     rendered = renderer.bridge_to_next_turn(tail, output, messages, tools=tools)
-    if rendered is None:
-        return None
+    ids: list[int] = [] if rendered is None else rendered.token_ids
     prior = tail + output
     # The very same objects: a packed run is equal to any other.
-    if len(rendered.token_ids) < len(prior) or not all(map(is_, rendered.token_ids, prior)):
-        return None
-    added: list[int] = rendered.token_ids[len(prior) :]
-    return added
-
-
-class _AsText:
-    """A tokenizer of whose template the text is wanted, in the place of ids."""
-
-    def __init__(self, tokenizer: Packing) -> None:
-        self._tokenizer = tokenizer
-
-    def apply_chat_template(self, messages: Sequence[Any], **kwargs: Any) -> list[str]:
-        return [self._tokenizer.apply_chat_template(messages, **(kwargs | {"tokenize": False}))]
+    extends = len(ids) >= len(prior) and all(map(is_, ids, prior))
+    return ids[len(prior) :] if extends else None
 
 
 def _argument(name: str) -> str:

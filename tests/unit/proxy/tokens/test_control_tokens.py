@@ -16,7 +16,7 @@ from tests.unit.proxy.tokens.models.measuring import ASKED, _calls, _results, _s
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens, unmarked
+from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 
@@ -224,21 +224,38 @@ class TestTheModelsOwnTemplate:
             "rolloutfleet_proxy.tokens.render"
         ]
 
-    def test_sessions_that_began_with_tokens_go_on(self, tmp_path: Path) -> None:
-        """Each of their turns is extended, the first with the tokens that it was given, later ones with letters."""
-        before = own_template(tmp_path / "before", special_tokens_in_text="token")
-        model = own_template(tmp_path)
-        output = model.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)
-        args = TemplateArgs([{"type": "function", "function": {"name": "f", "description": "<think>"}}])
-        said: list[Message] = []
-        known: list[Candidate] = []
-        for number, spelled in enumerate([2, 3, 3, 3, 3]):
-            said = [*said, user(f"{number} {HOSTILE}")]
-            prompt = (before if number < 2 else model).prompt(said, args, known)
-            assert prompt.parent == (0 if number else None), number
-            assert prompt.special_tokens_in_text == (0 if number < 2 else spelled)
-            said = [*said, {"role": "assistant", "content": "Yes."}]
-            known.insert(0, Candidate(len(said), lambda ids=prompt.ids: (ids, output)))  # type: ignore[misc]
+    def test_what_it_refuses_with_marks_stays_tokens(self, tmp_path: Path) -> None:
+        source = (
+            "{% for m in messages %}{{ raise_exception('Long.') if m.content | length > 9 else m.content }}{% endfor %}"
+        )
+        model = own_template(tmp_path, source)
+        prompt = model.prompt([user("<think>")], NO_ARGS, [])
+        assert (text_of(model, prompt), prompt.special_tokens_in_text) == ("<think>", 0)
+
+    def test_sessions_that_began_with_tokens_fork_once(self, tmp_path: Path) -> None:
+        models = own_template(tmp_path / "before", special_tokens_in_text="token"), own_template(tmp_path)
+        assert continued(*models) == [(None, 0), (0, 0), (None, 3 * 3 + 1), (0, 3), (0, 3)]
+
+
+def continued(before: ChatFormat, model: ChatFormat) -> list[tuple[int | None, int]]:
+    """Parents, and spellings that are text, of a session's turns, the first two of which another setting wrote."""
+    output = model.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)
+    args = TemplateArgs([{"type": "function", "function": {"name": "f", "description": "<think>", "parameters": {}}}])
+    said: list[Message] = []
+    known: list[Candidate] = []
+    found = []
+    for number in range(5):
+        said = [*said, user(f"{number} {HOSTILE}")]
+        prompt = (before if number < 2 else model).prompt(said, args, known)
+        found.append((prompt.parent, prompt.special_tokens_in_text))
+        said = [*said, {"role": "assistant", "content": "Yes."}]
+        known.insert(0, Candidate(len(said), lambda ids=prompt.ids: (ids, output)))  # type: ignore[misc]
+    return found
+
+
+def test_sessions_that_began_with_tokens_are_extended(models: Path, tmp_path: Path) -> None:
+    before = load(write_model(tmp_path / "m", FAMILIES["qwen3"]), renderer="qwen3", special_tokens_in_text="token")
+    assert continued(before, chat_format("qwen3", models)) == [(None, 0), (0, 0), (0, 3), (0, 3), (0, 3)]
 
 
 class TestSpellings:
@@ -247,7 +264,7 @@ class TestSpellings:
         said = "<a> word 東京 two words  \u2581\u2581\n\nx PAD"
         marked = made.marked([user(said)], None)
         assert marked.counts == [2]
-        assert unmarked(marked.messages[0]["content"]) == said
+        assert marked.messages[0]["content"].replace(f"{MARK}0", "") == said
 
     def test_spellings_that_overlap_are_all_marked(self) -> None:
         made = self.tokens(["<a>", "a><", "<a><b>", "<b>"])

@@ -7,10 +7,10 @@ import pytest
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
+from rolloutfleet_proxy.tokens.adapted_messages import Support, adapted
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.system_messages import SystemMessageSupport, adapted
 
 ALL = [*FAMILIES, *VARIANTS]
 AT_THE_FRONT_ALONE = {
@@ -121,12 +121,12 @@ def test_a_message_that_a_template_drops_all_the_same_is_refused(tmp_path: Path)
 def test_places() -> None:
     messages: list[dict[str, Any]] = said(("system", "a"), ("developer", "b"), ("user", "c"), ("system", "d"))
     reminded = {"role": "user", "content": "<system-reminder>\nd\n</system-reminder>"}
-    assert adapted(messages, SystemMessageSupport(), start=0) == messages
-    assert adapted(messages, SystemMessageSupport(later=False), start=0) == [*messages[:3], reminded]
+    assert adapted(messages, Support(), start=0) == messages
+    assert adapted(messages, Support(later=False), start=0) == [*messages[:3], reminded]
     joined = {"role": "system", "content": "a\n\nb"}
-    assert adapted(messages, SystemMessageSupport(leading=False, later=False), start=0) == [
+    assert adapted(messages, Support(leading=False, later=False), start=0) == [
         joined,
         messages[2],
         reminded,
     ]
-    assert adapted(messages[3:], SystemMessageSupport(leading=False, later=False), start=3) == [reminded]
+    assert adapted(messages[3:], Support(leading=False, later=False), start=3) == [reminded]

@@ -72,7 +72,7 @@ def test_a_models_own_template_is_asked_what_it_can_hold(tmp_path: Path) -> None
 
 def test_what_a_template_drops_either_way_is_refused(tmp_path: Path) -> None:
     model = of_its_own(tmp_path, LOSING)
-    with pytest.raises(Unrenderable, match="drops the content of a message with tool_calls") as caught:
-        written(model, [ASKED, BOTH, FOUND])
+    with pytest.raises(Unrenderable, match=r"drops what messages\[1\] says") as caught:
+        written(model, [ASKED, BOTH, FOUND, ANSWERED, MORE])
     assert caught.value.param == "messages[1].content"
-    assert "find" in written(model, [ASKED, {**BOTH, "content": " "}, FOUND])
+    assert "find" in written(model, [ASKED, {**BOTH, "content": " "}, FOUND, ANSWERED, MORE])

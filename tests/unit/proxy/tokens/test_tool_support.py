@@ -10,7 +10,7 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.tool_support import dropped, drops_some
+from rolloutfleet_proxy.tokens.support import dropped, drops_some
 
 USER: Message = {"role": "user", "content": "Use find."}
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"q": "bravo"}'}}

@@ -9,7 +9,7 @@ from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_for
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, conversation
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.trimmed_whitespace import trimmed_whitespace
+from rolloutfleet_proxy.tokens.support import trimmed_whitespace
 
 TEXT, THOUGHT = "So it is.", "for once"
 FUNCTION = {"name": "find", "arguments": '{"q": "x"}'}
