@@ -11,23 +11,22 @@ Such a format writes strings as they are and all else as JSON, so `12` may be a 
    4,300 digits, and more than `DEEPEST` levels of objects and arrays.
 
 A schema allows a value where `type`, `enum`, `const`, `anyOf`, `oneOf` (as `anyOf`), `allOf` and `$ref` do. What is
-inside an object or an array, and the bounds of a number, count only where the schema allows the text as a string too:
-there they tell which of the two was meant. A list with a wrong item stays a list where no string may be. All other
-keywords, types that JSON Schema doesn't know, and references that lead nowhere allow everything.
-
-Schemas are those of https://json-schema.org/draft/2020-12; references are JSON pointers (RFC 6901) into the whole of
-the tool's `parameters`.
+inside an object or an array counts only where the schema allows the text as a string too: there it tells which of the
+two was meant. A list with a wrong item stays a list where no string may be. All other keywords, types that JSON Schema
+doesn't know, and references that lead nowhere allow everything.
 """
 
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
-from urllib.parse import unquote
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+from rolloutfleet_proxy.tokens.schemas import TYPES, Schema, given, parts_of
 
 DEEPEST: Final = 63
 """Levels of a value that is taken as JSON: with the object of all arguments, as many as a history may hold."""
@@ -42,23 +41,9 @@ _MOST_STEPS: Final = 20_000
 _MOST_LEVELS: Final = 100
 """Schemas that lead to each other: references may lead round in a circle."""
 _MOST_PATTERNS: Final = 8
-"""Patterns that are compiled for one argument. One takes 0.2 ms, and a hostile one 200; others match nothing."""
+"""Patterns of one schema that are compiled. One takes 0.2 ms, and a hostile one 200; others match nothing."""
 
-_TYPES: Final[dict[Any, Callable[[Any], bool]]] = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
-    "number": lambda value: _is_number(value),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-}
-_BOUNDS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "minimum": operator.ge,
-    "maximum": operator.le,
-    "exclusiveMinimum": operator.gt,
-    "exclusiveMaximum": operator.lt,
-}
+_KINDS: Final = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
 
 
 def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = False) -> str:
@@ -78,9 +63,10 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
         value = json.loads(written, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return string
-    if isinstance(value, str) or _is_too_deep(value) or not _allows(schema, value, parameters):
+    schemas = _Schemas(parameters)
+    if isinstance(value, str) or not _has_levels(value, DEEPEST) or not schemas.allow(schema, value):
         return string
-    if _allows(schema, text, parameters) and not _allows(schema, value, parameters, inside=True):
+    if schemas.allow(schema, text) and not schemas.allow(schema, value, inside=True):
         return string
     return written
 
@@ -99,19 +85,20 @@ def parameter_schema(parameters: Any, name: str) -> Any:
     return {}
 
 
-def _named(schema: dict[str, Any], name: str, matches: Callable[[str, str], bool]) -> list[Any]:
-    properties, patterns = _mapping(schema, "properties"), _mapping(schema, "patternProperties")
+def _named(schema: Schema, name: str) -> list[Any]:
+    properties, patterns = given(schema, "properties", dict), given(schema, "patternProperties", dict)
     named = [properties[name]] if name in properties else []
-    return named + [each for pattern, each in patterns.items() if matches(pattern, name)]
+    return named + [each for pattern, each in islice(patterns.items(), _MOST_PATTERNS) if _matches(pattern, name)]
 
 
-def _additional(schema: dict[str, Any], name: str, matches: Callable[[str, str], bool]) -> list[Any]:
+def _additional(schema: Schema, name: str) -> list[Any]:
     others = schema.get("additionalProperties")
     return [others] if isinstance(others, dict) else []
 
 
-def _allows(schema: Any, value: Any, parameters: Any, *, inside: bool = False) -> bool:
-    return _Schemas(parameters).allow(schema, value, inside=inside)
+def _alternatives(schema: Schema) -> list[list[Any]]:
+    """Lists of schemas; a value has to suit one of each."""
+    return [choices for key in ("anyOf", "oneOf") if (choices := given(schema, key, list))]
 
 
 class _Schemas:
@@ -120,131 +107,79 @@ class _Schemas:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._room = _MOST_STEPS
-        self._patterns: dict[str, SchemaValidator | None] = {}
 
-    def allow(self, schema: Any, value: Any, *, inside: bool, level: int = 0) -> bool:
-        """`inside`: items, properties and the bounds of numbers count."""
-        if not isinstance(schema, dict):
-            return schema is not False
-        if not self._take(level):
-            return True
+    def allow(self, schema: Any, value: Any, *, inside: bool = False, level: int = 0) -> bool:
+        """`inside`: items and properties count."""
 
         def allowed(each: Any, of: Any = value) -> bool:
             return self.allow(each, of, inside=inside, level=level + 1)
 
-        return (
-            ("$ref" not in schema or allowed(self._referred(schema["$ref"])))
-            and ("type" not in schema or _is_of(schema["type"], value))
-            and ("const" not in schema or _is_same(schema["const"], value))
-            and (not _list(schema, "enum") or any(_is_same(each, value) for each in schema["enum"]))
-            and all(map(allowed, _list(schema, "allOf")))
-            and all(any(map(allowed, _list(schema, key))) for key in ("anyOf", "oneOf") if _list(schema, key))
-            and (not inside or self._allow_inside(schema, value, allowed))
+        return schema is not False and all(
+            _is_of(part.get("type", []), value)
+            and ("const" not in part or _is_same(part["const"], value))
+            and (not given(part, "enum", list) or any(_is_same(each, value) for each in part["enum"]))
+            and all(any(map(allowed, choices)) for choices in _alternatives(part))
+            and (not inside or _is_allowed_inside(part, value, allowed))
+            for part in self._parts(schema, level)
         )
 
-    def _allow_inside(self, schema: dict[str, Any], value: Any, allowed: Callable[[Any, Any], bool]) -> bool:
-        if isinstance(value, dict):
-            return all(name in value for name in _list(schema, "required")) and all(
-                allowed(each, inner)
-                for name, inner in value.items()
-                for each in _named(schema, name, self._matches) or [schema.get("additionalProperties", True)]
-            )
-        if isinstance(value, list):
-            first = _list(schema, "prefixItems")
-            rest = schema.get("items", True)
-            return all(map(allowed, first, value)) and all(allowed(rest, item) for item in value[len(first) :])
-        return not _is_number(value) or all(
-            within(value, schema[key]) for key, within in _BOUNDS.items() if _is_number(schema.get(key))
-        )
-
-    def declared(self, schema: Any, name: str, declaring: Callable[..., list[Any]], level: int = 0) -> Any:
+    def declared(self, schema: Any, name: str, declaring: Callable[[Schema, str], list[Any]], level: int = 0) -> Any:
         """What `declaring` finds of a parameter, joined; None where that is nothing."""
-        if not isinstance(schema, dict) or not self._take(level):
-            return None
+        found: list[Any] = []
+        for part in self._parts(schema, level):
+            found += declaring(part, name)
+            for choices in _alternatives(part):
+                each = [self.declared(choice, name, declaring, level + 1) for choice in choices]
+                declared = [one for one in each if one is not None]
+                found += [{"anyOf": declared}] if declared else []
+        return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
-        def found(schemas: list[Any]) -> list[Any]:
-            each = [self.declared(each, name, declaring, level + 1) for each in schemas]
-            return [one for one in each if one is not None]
-
-        both = declaring(schema, name, self._matches) + found(_list(schema, "allOf"))
-        if "$ref" in schema:
-            both += found([self._referred(schema["$ref"])])
-        for key in ("anyOf", "oneOf"):
-            choices = found(_list(schema, key))
-            both += [{"anyOf": choices}] if choices else []
-        return None if not both else both[0] if len(both) == 1 else {"allOf": both}
-
-    def _take(self, level: int) -> bool:
-        self._room -= 1
-        return self._room >= 0 and level < _MOST_LEVELS
-
-    def _referred(self, reference: Any) -> Any:
-        """True, which allows everything, where a reference leads to nothing."""
-        if not isinstance(reference, str) or reference[:2] not in ("#", "#/"):
-            return True
-        found = self._root
-        for step in unquote(reference).split("/")[1:]:
-            inner = dict(zip(map(str, range(len(found))), found, strict=True)) if isinstance(found, list) else found
-            key = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(inner, dict) or key not in inner:
-                return True
-            found = inner[key]
-        return found
-
-    def _matches(self, pattern: str, name: str) -> bool:
-        if pattern not in self._patterns and len(self._patterns) < _MOST_PATTERNS:
-            self._patterns[pattern] = _compiled(pattern)
-        compiled = self._patterns.get(pattern)
-        return compiled is not None and compiled.isinstance_python(name)
+    def _parts(self, schema: Any, level: int) -> list[Schema]:
+        parts = parts_of(schema, self._root)
+        self._room -= 1 + len(parts)
+        return parts if self._room >= 0 and level < _MOST_LEVELS else []
 
 
-def _compiled(pattern: str) -> SchemaValidator | None:
-    """What searches for a pattern, as JSON Schema does; None where that can't be read. Python's `re` won't do: a
-    pattern may take it for ever."""
+def _is_allowed_inside(schema: Schema, value: Any, allowed: Callable[[Any, Any], bool]) -> bool:
+    if isinstance(value, list):
+        first = len(given(schema, "prefixItems", list))
+        return all(allowed(schema.get("items"), item) for item in value[first:])
+    return not isinstance(value, dict) or (
+        all(name in value for name in given(schema, "required", list))
+        and all(
+            allowed(each, inner)
+            for name, inner in value.items()
+            for each in _named(schema, name) or [schema.get("additionalProperties")]
+        )
+    )
+
+
+@lru_cache(maxsize=1024)
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a name has the pattern in it; none has one that can't be read. Python's `re` won't do: a pattern may take
+    it for ever."""
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern))
+        return SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python(name)
     except SchemaError:
-        return None
-
-
-def _mapping(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    given = schema.get(key)
-    return given if isinstance(given, dict) else {}
-
-
-def _list(schema: dict[str, Any], key: str) -> list[Any]:
-    given = schema.get(key)
-    return given if isinstance(given, list) else []
+        return False
 
 
 def _is_of(types: Any, value: Any) -> bool:
-    kinds = types if isinstance(types, list) else [types]
-    return not kinds or any(not isinstance(kind, str) or kind not in _TYPES or _TYPES[kind](value) for kind in kinds)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    kind = _KINDS.get(type(value), "null")
+    kinds = (kind, "integer") if kind == "number" and value % 1 == 0 else (kind,)
+    allowed = types if isinstance(types, list) else [types]
+    return not allowed or any(each in kinds or each not in TYPES for each in allowed)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal as JSON, where 1 is 1.0 but not true."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    """Equal as JSON, where 1 is 1.0 but not true; within arrays and objects it may be true."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return any(isinstance(each, dict | list) for each in level)
+def _has_levels(value: Any, most: int) -> bool:
+    """Whether a value has no more levels of objects and arrays."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (most > 0 and all(_has_levels(each, most - 1) for each in inner))
 
 
 def _refuse(constant: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from rolloutfleet_proxy.tokens.call_schemas import Schema
+from rolloutfleet_proxy.tokens.schemas import Schema
 
 Form = dict[str, Any]
 """One of xgrammar's formats."""

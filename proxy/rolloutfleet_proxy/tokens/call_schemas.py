@@ -2,8 +2,9 @@
 but for undeclared properties, which are left out where none are asked for. Pure.
 
 An engine refuses a grammar that it can't compile, and no agent can help the schemas of its tools. So only what all
-compile is kept: types, properties, items, enumerations, alternatives, and references to `$defs`. Lengths, ranges,
-patterns and formats are dropped, as are titles and descriptions.
+compile is kept: types, properties, items, enumerations and alternatives. References are replaced by what they lead to;
+a schema within itself allows everything the second time. Lengths, ranges, patterns and formats are dropped, as are
+titles and descriptions.
 """
 
 from __future__ import annotations
@@ -12,156 +13,93 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-Schema = dict[str, Any]
+from rolloutfleet_proxy.tokens.schemas import TYPES, Schema, given, merged, parts_of
 
 ANY_OBJECT: Final[Schema] = {"type": "object"}
 LONGEST: Final = 256 << 10
-"""Letters of all schemas of a grammar, definitions counted three times for each argument that refers to one."""
-MOST_PARTS: Final = 2_000
-"""Schemas within all schemas of a grammar; each type of several counts, and each four values of an enumeration. Where
-arguments are written one by one, more would hold the event loop for over 50 ms."""
-
-_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
-_WRITTEN = 3
-"""Letters of a form for one of a schema that it is made of."""
-_SPARE = 1_000
-"""Letters that even an empty schema may come to."""
-_DEFINITIONS = ("$defs", "definitions")
-
-
-class _TooLarge(Exception):
-    """There is no room for what is left of a schema."""
+"""Letters of all schemas of a grammar: those of names and of listed values, and `EACH` for every schema."""
+EACH: Final = 128
+"""Letters that a schema counts, references followed; a listed value counts a quarter. Where arguments are written one
+by one, more than these would hold the event loop for over 50 ms."""
+_MOST_LEVELS: Final = 64
+"""Schemas within each other, references followed."""
 
 
 def arguments_schemas(tools: Sequence[Mapping[str, Any] | None]) -> list[Schema]:
     """The schemas of the tools' arguments, which are always objects. One that is too large for the grammar, or for what
     those before it have left, is that of any object."""
-    letters, parts = LONGEST, MOST_PARTS
+    room = LONGEST
     schemas: list[Schema] = []
     for parameters in tools:
-        try:
-            relaxing = _Relaxing(parameters or {}, room=parts)
-            schema = relaxing.root()
-        except _TooLarge:
-            schema = ANY_OBJECT
-        else:
-            parts = relaxing.room
-        written = json.dumps(schema)
+        relaxing = _Relaxing(parameters or {}, room=room)
+        schema = relaxing.arguments()
         # A NUL ends the process of an engine that compiles it (SGLang refuses it for that).
-        length = len(written) + _repeated(schema)
-        if length > letters or "\\u0000" in written:
+        if relaxing.room < 0 or "\\u0000" in json.dumps(schema):
             schema = ANY_OBJECT
         else:
-            letters -= length
+            room = relaxing.room
         schemas.append(schema)
     return schemas
 
 
-def _repeated(schema: Schema) -> int:
-    """Letters that definitions may take where each argument that refers to one is written by itself."""
-    if "$defs" not in schema:
-        return 0
-    referring = sum('"$ref"' in json.dumps(value) for value in schema.get("properties", {}).values())
-    return referring * _WRITTEN * len(json.dumps(schema["$defs"]))
-
-
-def most_written(schema: Schema) -> int:
-    """Letters that the forms of a schema's arguments may come to where each is written by itself. Its references and
-    alternatives multiply: without a bound, 15 KB of them are hundreds of MB."""
-    return _WRITTEN * len(json.dumps(schema)) + _repeated(schema) + _SPARE
-
-
-def _is_string(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type") in ("string", ["string"])
-
-
-def _enumeration(values: list[Any], *, strings: bool) -> Schema:
-    """Of those that are declared as strings only strings can come."""
-    kept = [value for value in values if isinstance(value, str)] if strings else []
-    return {"enum": kept or values}
-
-
 class _Relaxing:
+    """One tool's schemas. Once no room is left, what comes of them is of no use."""
+
     def __init__(self, root: Mapping[str, Any], *, room: int) -> None:
         self.room = room
-        self._root = root
-        self._definitions: dict[str, Any] = {}
-        self._names: dict[str, str] = {}
-        """Of definitions, by the references to them."""
-        for key in _DEFINITIONS:
-            found: Any = root.get(key)
-            for name in found if isinstance(found, dict) else ():
-                if "/" not in name and "~" not in name and "%" not in name:
-                    self._definitions[name] = found[name]
-                    self._names[f"#/{key}/{name}"] = name
+        self._root = dict(root)
 
-    def root(self) -> Schema:
-        root = self._root
-        if "properties" not in root:
-            root = self._definitions.get(self._names.get(str(root.get("$ref")), ""), root)
-        schema = {"type": "object", **(self._object(root) if isinstance(root, dict) else {})}
-        if schema == ANY_OBJECT:
-            return schema
-        definitions = {name: self.relaxed(each, direct=True) for name, each in self._definitions.items()}
-        return schema | ({"$defs": definitions} if definitions else {})
+    def arguments(self) -> Schema:
+        return {"type": "object", **self._object(merged(self._root, self._root), ())}
 
-    def relaxed(self, schema: Any, *, direct: bool = False) -> Schema:
-        """`direct`: what a definition is at once, where a reference could lead round in a circle."""
-        self._take(1)
-        if not isinstance(schema, dict):
+    def _relaxed(self, schema: Any, outer: tuple[int, ...]) -> Schema:
+        """`outer` has the ids of the schemas that this one is within."""
+        self.room -= EACH
+        parts = parts_of(schema, self._root)
+        if not parts or self.room < 0 or len(outer) > _MOST_LEVELS or any(id(part) in outer for part in parts):
             return {}
-        reference = schema.get("$ref")
-        if reference is not None and not _is_string(schema):
-            name = None if direct else self._names.get(reference) if isinstance(reference, str) else None
-            return {} if name is None else {"$ref": f"#/$defs/{name}"}
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list) and values:
-            self._take(len(values) // 4)
-            return _enumeration(values, strings=_is_string(schema))
-        if _is_string(schema):
+        within = (*outer, *map(id, parts))
+        form = merged(schema, self._root) if len(parts) > 1 else parts[0]
+        is_string = form.get("type") in ("string", ["string"])
+        values = [form["const"]] if "const" in form else given(form, "enum", list)
+        if values:
+            self.room -= len(json.dumps(values)) + len(values) * EACH // 4
+            strings = [value for value in values if isinstance(value, str)] if is_string else []
+            return {"enum": strings or values}
+        if is_string:
             return {"type": "string"}
-        choices = schema.get("anyOf", schema.get("oneOf"))
-        if isinstance(choices, list) and choices:
-            return {"anyOf": [self.relaxed(choice, direct=direct) for choice in choices]}
-        if "allOf" in schema:
-            return self._joined(schema, direct=direct)
-        return self._typed(schema)
+        choices = given(form, "anyOf", list) or given(form, "oneOf", list)
+        if choices:
+            return {"anyOf": [self._relaxed(choice, within) for choice in choices]}
+        return {} if "allOf" in form else self._typed(form, within)
 
-    def _joined(self, schema: Mapping[str, Any], *, direct: bool) -> Schema:
-        """The one schema of `allOf` that says something; of several each may leave out what another declares."""
-        parts = schema["allOf"] if isinstance(schema["allOf"], list) and "properties" not in schema else []
-        said = [each for each in (self.relaxed(part, direct=direct) for part in parts) if each]
-        return said[0] if len(said) == 1 else {}
-
-    def _take(self, parts: int) -> None:
-        self.room -= parts
-        if self.room < 0:
-            raise _TooLarge
-
-    def _typed(self, schema: Mapping[str, Any]) -> Schema:
-        given = schema.get("type", "object" if isinstance(schema.get("properties"), dict) else None)
-        types = [given] if isinstance(given, str) else given
-        if not isinstance(types, list) or not types or any(kind not in _TYPES for kind in types):
+    def _typed(self, form: Schema, within: tuple[int, ...]) -> Schema:
+        declared: Any = form.get("type", "object" if "properties" in form else None)
+        kinds = declared if isinstance(declared, list) else [declared]
+        if not kinds or any(kind not in TYPES for kind in kinds):
             return {}
-        self._take(len(types) - 1)
-        relaxed: Schema = {"type": types[0] if len(types) == 1 else types}
-        if "object" in types:
-            relaxed |= self._object(schema)
-        if "array" in types and isinstance(schema.get("items"), dict):
-            relaxed["items"] = self.relaxed(schema["items"])
-        return relaxed
+        self.room -= EACH * (len(kinds) - 1)
+        choices = [self._of_kind(kind, form, within) for kind in kinds]
+        return {"anyOf": choices} if len(choices) > 1 else choices[0]
 
-    def _object(self, schema: Mapping[str, Any]) -> Schema:
-        properties = schema.get("properties")
-        others: Any = True if "patternProperties" in schema else schema.get("additionalProperties")
+    def _of_kind(self, kind: str, form: Schema, within: tuple[int, ...]) -> Schema:
+        if kind == "object":
+            return {"type": kind, **self._object(form, within)}
+        if kind == "array" and isinstance(form.get("items"), dict):
+            return {"type": kind, "items": self._relaxed(form["items"], within)}
+        return {"type": kind}
+
+    def _object(self, form: Schema, within: tuple[int, ...]) -> Schema:
+        others: Any = True if "patternProperties" in form else form.get("additionalProperties")
         if isinstance(others, dict):
-            others = self.relaxed(others)
+            others = self._relaxed(others, within)
+        properties = form.get("properties")
         if not isinstance(properties, dict):
             return {"additionalProperties": others} if isinstance(others, dict) else {}
-        listed = schema.get("required")
-        required = {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else frozenset()
+        required = {name for name in given(form, "required", list) if isinstance(name, str)}
+        self.room -= sum(map(len, properties))
         return {
-            "properties": {name: self.relaxed(value) for name, value in properties.items()},
+            "properties": {name: self._relaxed(value, within) for name, value in properties.items()},
             "required": [name for name in properties if name in required],
             "additionalProperties": others if isinstance(others, dict) else others is True,
         }

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.tokens.call_grammar import Form, Wanted, either, json_value, optional, sequence, text, token
 from rolloutfleet_proxy.tokens.call_parameters import Parameters
-from rolloutfleet_proxy.tokens.call_schemas import Schema
 from rolloutfleet_proxy.tokens.call_syntax import INDEX, Syntax, Thinking
+from rolloutfleet_proxy.tokens.schemas import Schema
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _NOTHING: Final[Form] = {"type": "grammar", "grammar": 'root ::= nothing\nnothing ::= nothing "x"'}

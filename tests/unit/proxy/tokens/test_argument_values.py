@@ -73,8 +73,6 @@ def read(text: str, schema: Any, more: dict[str, Any] | None = None, *, python_w
         (POINT_OR_STRING, '{"y": 1}'),
         (POINT_OR_STRING, '{"x": 1, "y": 1}'),
         (POINT_OR_STRING, '{"x": 1, "s_y": 1}'),
-        ({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}, "-1"),
-        ({"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMaximum": 3}]}, "3"),
     ],
 )
 def test_text_is_a_string_where_the_schema_allows_no_other_value(schema: Any, text: str) -> None:
@@ -100,6 +98,7 @@ def test_text_is_a_string_where_the_schema_allows_no_other_value(schema: Any, te
         ({"type": "array", "items": {"type": "integer"}}, '["a"]'),
         ({"type": "integer", "minimum": 5}, "3"),
         (INTEGERS_OR_STRING, "[1]"),
+        ({"type": ["array", "string"], "prefixItems": [{"type": "string"}], "items": {"type": "null"}}, '["a", null]'),
         (POINT_OR_STRING, '{"x": 1, "s_y": "z"}'),
         ({"type": "array"}, "[" * DEEPEST + "]" * DEEPEST),
         ({"type": "any"}, "1"),
@@ -122,7 +121,6 @@ def test_text_is_json_as_written_where_the_schema_allows_its_value(schema: Any, 
 def test_const_and_enum_tell_true_from_one() -> None:
     assert read("1", {"enum": ["1", True]}) == '"1"'
     assert read("true", {"const": 1}) == '"true"'
-    assert read("[true]", {"const": [1]}) == '"[true]"'
 
 
 @pytest.mark.parametrize(("word", "value"), [("True", "true"), ("False", "false"), ("None", "null")])

@@ -114,8 +114,7 @@ def test_grammar_takes_declared_values_as_written_and_no_text_that_is_read_as_an
     kind = data.draw(KINDS)
     definitions: dict[str, Any] = {}
     parameters = declared(hoisted(kind.schema, definitions), **definitions)
-    # A NUL is kept from engines, and a definition that refers to others may be anything.
-    assume("\\u0000" not in json.dumps(parameters) and '"$ref"' not in json.dumps(definitions))
+    assume("\\u0000" not in json.dumps(parameters))  # it is kept from engines
     grammar = Grammar(parameters, replace(PARAMETERS, python_words=python_words))
     value = data.draw(kind.values)
     assert grammar.takes(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

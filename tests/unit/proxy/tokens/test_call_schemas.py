@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, LONGEST, MOST_PARTS, arguments_schemas
+from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, EACH, LONGEST, arguments_schemas
 
+MOST: int = LONGEST // EACH
 TREE: dict[str, Any] = {
     "type": "object",
     "properties": {"root": {"$ref": "#/$defs/Node"}, "mode": {"enum": ["a", "b"]}, "size": {"type": "integer"}},
@@ -29,21 +30,18 @@ def relaxed(parameters: Any) -> dict[str, Any]:
     return schema
 
 
-def test_types_properties_and_references_are_kept() -> None:
-    node = {"$ref": "#/$defs/Node"}
+def test_types_and_properties_are_kept_and_a_schema_within_itself_is_any_value() -> None:
+    node = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "child": {"anyOf": [{}, {"type": "null"}]}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
     assert relaxed(TREE) == {
         "type": "object",
         "properties": {"root": node, "mode": {"enum": ["a", "b"]}, "size": {"type": "integer"}},
         "required": ["root"],
         "additionalProperties": False,
-        "$defs": {
-            "Node": {
-                "type": "object",
-                "properties": {"name": {"type": "string"}, "child": {"anyOf": [node, {"type": "null"}]}},
-                "required": ["name"],
-                "additionalProperties": False,
-            }
-        },
     }
 
 
@@ -52,11 +50,21 @@ def test_types_properties_and_references_are_kept() -> None:
     [
         ({"type": "string", "pattern": "^(?!a).*$", "format": "uri", "maxLength": 3}, {"type": "string"}),
         ({"type": "integer", "minimum": 5, "maximum": 1}, {"type": "integer"}),
-        ({"type": ["string", "null"]}, {"type": ["string", "null"]}),
+        ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"type": ["string", {}]}, {}),
         ({"type": "float"}, {}),
         ({"allOf": [{"type": "string"}, {"minLength": 2}]}, {"type": "string"}),
-        ({"allOf": [{"type": "string"}, {"enum": ["a"]}]}, {}),
-        ({"allOf": [{"properties": {}}], "properties": {"a": {}}}, {}),
+        ({"allOf": [{"type": "string"}, {"enum": ["a"]}]}, {"enum": ["a"]}),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, {}),
+        (
+            {"allOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}], "properties": {"a": {}}},
+            {
+                "type": "object",
+                "properties": {"b": {"type": "null"}, "a": {}},
+                "required": ["b"],
+                "additionalProperties": False,
+            },
+        ),
         ({"allOf": 1}, {}),
         ({"type": "string", "enum": ["3", None]}, {"enum": ["3"]}),
         ({"not": {}}, {}),
@@ -114,12 +122,25 @@ def test_parameters_behind_a_reference_and_of_any_name_are_kept() -> None:
 def test_definitions_that_lead_round_in_a_circle_are_cut() -> None:
     circle = {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}
     schema = relaxed({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": circle})
-    assert schema["$defs"] == {"A": {}, "B": {"anyOf": [{}, {"type": "null"}]}}
+    assert schema["properties"] == {"a": {"anyOf": [{}, {"type": "null"}]}}
+
+
+def test_references_that_lead_on_and_on_come_to_an_end() -> None:
+    chain = {f"D{n}": {"properties": {"next": {"$ref": f"#/$defs/D{n + 1}"}}} for n in range(1_500)}
+    schema = relaxed({"properties": {"a": {"$ref": "#/$defs/D0"}}, "$defs": chain})
+    assert schema["properties"]["a"]["properties"]["next"]["type"] == "object"
+
+
+def test_references_lead_anywhere_in_a_tools_parameters() -> None:
+    address = {"type": "object", "properties": {"street": {"type": "string"}}}
+    references = {"to": {"$ref": "#/properties/from"}, "last": {"$ref": "#/properties/all/items"}}
+    schema = relaxed({"properties": {"from": address, "all": {"type": "array", "items": address}, **references}})
+    assert schema["properties"]["to"] == schema["properties"]["last"] == schema["properties"]["from"]
 
 
 def test_what_is_too_large_is_any_object_and_leaves_the_others_their_own() -> None:
     small = {"properties": {"a": {"type": "string"}}}
-    wide: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(MOST_PARTS + 1)}}
+    wide: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(MOST + 1)}}
     long = {"properties": {"a": {"enum": ["x" * LONGEST]}}}
     null = {"properties": {"a": {"enum": ["\x00"]}}}
     schemas = arguments_schemas([wide, small, long, small, null])
@@ -140,7 +161,7 @@ def test_definitions_count_for_each_argument_that_refers_to_them() -> None:
 
 def test_each_type_of_several_counts_as_a_part() -> None:
     def tool(kind: Any) -> dict[str, Any]:
-        return {"properties": {f"p{number}": {"type": kind} for number in range(MOST_PARTS // 2 + 1)}}
+        return {"properties": {f"p{number}": {"type": kind} for number in range(MOST // 2 + 1)}}
 
     assert arguments_schemas([tool("string")]) != [ANY_OBJECT]
     assert arguments_schemas([tool(["string", "null"])]) == [ANY_OBJECT]

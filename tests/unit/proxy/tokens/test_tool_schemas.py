@@ -118,7 +118,7 @@ KIMI: list[tuple[dict[str, Any], str]] = [
         "interface E {\n  alpha?: any\n}",
     ),
     (with_property({"$ref": "#/definitions/E"}, definitions={"E": True}), "alpha?: E\n"),
-    (with_property({"$ref": "https://x.y/z"}), '// {"$ref": "https://x.y/z"}\n  alpha?: any\n'),
+    (with_property({"$ref": "https://x.y/z"}), "// https://x.y/z\ninterface z any\n"),
     (
         with_property({"$ref": "#/definitions/E"}, definitions={"E": {"type": "string"}}, **{"$defs": {"E": True}}),
         "alpha?: E_\n",
