@@ -34,6 +34,15 @@ def case_of(file: Path, replies: list[Held], written: list[list[str]]) -> dict[s
     }
 
 
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one where the text is none."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {}
+    return found
+
+
 def test_what_the_engines_compiler_draws_is_read_as_a_thought_and_an_answer(sglang: Installed, tmp_path: Path) -> None:
     cases = []
     for name in THINKING:
@@ -51,9 +60,10 @@ def test_what_the_engines_compiler_draws_is_read_as_a_thought_and_an_answer(sgla
             reply = held(name, tmp_path, kind)
             assert tag["taken"] == [True, False], (name, kind, reply.tag)
             for ids in tag["drawn"]:
+                if not set(reply.model.stop_token_ids).isdisjoint(ids):
+                    continue  # an engine stops there
                 content = reply.read(ids)["content"]
                 if kind == "json_schema":
-                    assert content.lstrip().startswith("{"), (name, reply.model.vocabulary.decode(ids))
-                    assert isinstance(json.loads(content)["city"], str)
+                    assert isinstance(_object(content).get("city"), str), (name, reply.model.vocabulary.decode(ids))
                 else:
                     assert reply.takes(before_answer(name, tmp_path) + content), (name, content)

@@ -41,7 +41,7 @@ def merged(schema: Schema, root: Any = None) -> Schema:
         for key, value in without_nulls(part).items():
             if key == "allOf" or (key == "$ref" and root is not None):
                 continue
-            if key == "properties":
+            if key == "properties" and isinstance(value, dict):
                 whole[key] = given(part, key, dict) | given(whole, key, dict)
             elif key == "required":
                 whole[key] = given(whole, key, list) + given(part, key, list)

@@ -52,9 +52,9 @@ def _with_note(form: Schema, note: Mapping[str, Any]) -> Schema:
 def _rooted(parameters: Schema) -> Schema:
     """For formats that read the fields of `properties` at the root alone: with those that stand behind references."""
     form = merged(parameters, parameters)
-    if "properties" not in form:
+    if not isinstance(form.get("properties"), dict):
         return form
-    properties = {name: _fields(each) for name, each in given(form, "properties", dict).items()}
+    properties = {name: _fields(each) for name, each in form["properties"].items()}
     return {"type": "object", **form, "properties": properties}
 
 
@@ -104,8 +104,8 @@ class _Typed:
     def _inside(self, form: Schema) -> Schema:
         """With what it is made of in these types, too."""
         form = dict(form)
-        if "properties" in form:
-            form["properties"] = {name: self._of(each) for name, each in given(form, "properties", dict).items()}
+        if isinstance(form.get("properties"), dict):
+            form["properties"] = {name: self._of(each) for name, each in form["properties"].items()}
         if isinstance(form.get("items"), list):
             form["items"] = {"anyOf": form["items"]}
         for key in ("items", "additionalProperties"):

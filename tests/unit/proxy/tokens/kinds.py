@@ -17,7 +17,7 @@ class Kind:
 
 
 LIKE_JSON = ["1", " 2", "-0.5", "1e3", "true", "True", "None", "null", '"a"', "[]", "[1]", '["1"]', "{}", '{"a": 1}']
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(LIKE_JSON)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x7f"), max_size=5) | st.sampled_from(LIKE_JSON)
 NUMBERS = st.integers(-3, 3) | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
