@@ -121,8 +121,8 @@ def test_a_proxy_that_the_kernel_kills_for_its_memory_is_named_and_serves_on_wit
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:
     """Real work does it: bodies of many megabytes, more at once than the limit has room for."""
-    limit = {"resources": {"limits": {"memory": "400Mi"}}}
-    spec = {"proxies": {"replicas": 1, **limit}, "memory": {"rssBudget": "300Mi"}}
+    limit = {"resources": {"limits": {"memory": "240Mi"}}}
+    spec = {"proxies": {"replicas": 1, **limit}, "memory": {"rssBudget": "230Mi"}}
     fleet = Fleet(namespace, images, spec=spec).make()
     uids, boots = fleet.uids(), fleet.boots(PROXY)
     said = agents.run(namespace, "bodies.py", "10", "48", fleet=fleet.name, image=images.proxy)
