@@ -15,10 +15,12 @@ from tests.unit.proxy.tokens.models.families import chat_format
 from tests.unit.proxy.tokens.models.measuring import ASKED, _replies, _written
 from tests.unit.proxy.tokens.test_reading import NAMES
 
+from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
 from rolloutfleet_proxy.tokens.call_reading import JsonCalls, SpelledCalls, json_object
 from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES
+from rolloutfleet_proxy.tokens.reading import GrowingReply
 from rolloutfleet_proxy.tokens.render import ChatFormat
 
 
@@ -128,3 +130,84 @@ def test_members_of_an_object_are_as_they_were_written(written: str, members: di
 def test_a_call_in_json_has_a_name_and_its_arguments_under_one_key(written: str, arguments: str | None) -> None:
     call = JsonCalls().call(written, {})
     assert (None if call is None else call.arguments) == arguments
+
+
+XML = "</think><tool_call>\n<function=f>\n{}</function>\n</tool_call>"
+VALUE = "<parameter=v>\n{}\n</parameter>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls"),
+    [
+        ("qwen3", '<tool_call>{"name": "f", "arguments": "{\\"v\\": \\"\\\\ud800\\"}"}</tool_call>', [{"v": "\ud800"}]),
+        ("qwen3.5", XML.format(VALUE.format("use <parameter=x> here")), [{"v": "use <parameter=x> here"}]),
+        ("qwen3.5", XML.format(VALUE.format("a</function>\n<function=")), [{"v": "a</function>\n<function="}]),
+        ("qwen3.5", XML.format("<parameter=v>\nx\n<parameter=w>\ny\n</parameter>\n"), []),
+        ("qwen3.5", XML.format(VALUE.format("x") * 2), []),
+        ("qwen3.5", XML.format('{"v": "a"}\n'), []),
+        ("qwen3.5", XML.format("<param=v>\na\n</param>\n"), []),
+        ("qwen3.5", XML.format(VALUE.format("1")) + XML.format(VALUE.format("2"))[8:], [{"v": "1"}, {"v": "2"}]),
+        ("glm-4.5", "<tool_call>Hello!</tool_call>", []),
+        ("glm-4.5", "<tool_call>f</tool_call>", [{}]),
+        ("llama-3", '{"name": [], "parameters": {}}', []),
+        ("llama-3", '{"name": "f", "parameters": {}, "v": 1}', []),
+        ("kimi-k2", "{0}{2}functions.f:0{3}{{}}{4}{1}", [{}]),
+        ("kimi-k2", "{0}{2}words{1}functions.f:0{3}{{}}{4}{1}", []),
+        ("deepseek-v3", "{0}{2}function{4}{{}}{3}{1}", []),
+        ("deepseek-v3", "{0}{2}f{4}{{}}{3}{1}", [{}]),
+        ("deepseek-v3", "{0}{2}I think so{4}f{3}{1}", []),
+        ("inkling", 'f<|content_invoke_tool_json|>{"name": "g", "args": {}}<|end_message|>', []),
+        ("inkling", 'f<|content_invoke_tool_json|>{"args": {}}<|end_message|>', [{}]),
+    ],
+)
+def test_a_call_is_read_only_as_it_was_written(models: Path, name: str, text: str, calls: list[Any]) -> None:
+    model = chat_format(name, models)
+    if name in ("kimi-k2", "deepseek-v3"):
+        text = text.format(*SYNTAXES[name].marks)
+    args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    prompt = model.prompt(ASKED, args, []).ids
+    message = model.reader(prompt, args, seed=b"a").read(output).message
+    json.dumps(message, ensure_ascii=False).encode()
+    assert [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls", ())] == calls
+    assert message.get("tool_calls") or message["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qwen3.5", "</think><tool_call>\n<function=f>\n<parameter=" + " " * 50_000 + "\n</tool_call>"),
+        ("qwen3.5", "</think><tool_call>\n<function=" + " " * 50_000 + "\n</tool_call>"),
+        ("deepseek-v3", "{0}{2}function{4}f\n```json" + "\n" * 50_000 + "x{3}{1}"),
+        ("qwen3", '<tool_call>{{"v": "' + '\\"' * 50_000 + "</tool_call>" * 20),
+        ("deepseek-v4", '<\uff5cDSML\uff5cinvoke name="f">' + '<\uff5cDSML\uff5cparameter name="' * 5_000),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_hostile_blocks_cost_no_more_than_their_length(models: Path, name: str, text: str) -> None:
+    """Each took minutes when a pattern looked at its blanks or quotation marks again and again."""
+    model = chat_format(name, models)
+    text = text.format(*SYNTAXES[name].marks) if name == "deepseek-v3" else text.replace("{{", "{")
+    args = TemplateArgs([tool({"type": "object"})])
+    output = model.vocabulary.encode(text, add_special_tokens=False)
+    reader = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a")
+    assert "tool_calls" not in reader.read(output).message
+    growing = GrowingReply(reader)
+    for start in range(0, len(output), 4):
+        growing.feed(output[start : start + 4])
+
+
+@pytest.mark.parametrize(
+    ("stop", "content"),
+    [("<tool_call>", "Hi"), ("</tool_call>", 'Hi <tool_call>{"name": "f"}'), ("Hi <tool_call>", "")],
+)
+def test_a_stop_string_may_be_a_mark(models: Path, stop: str, content: str) -> None:
+    model = chat_format("qwen3", models)
+    args = TemplateArgs([tool({"type": "object"})])
+    output = model.vocabulary.encode('Hi <tool_call>{"name": "f"}</tool_call>', add_special_tokens=False)
+    reader = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a")
+    message = reader.read(output, stop=stop).message
+    assert message == {"role": "assistant", "content": content}
+    growing = GrowingReply(reader, stops=[stop])
+    sent = [delta for each in output for delta in growing.feed([each])]
+    assert "".join(delta.text for delta in [*sent, *growing.finish(message)] if isinstance(delta, Text)) == content
