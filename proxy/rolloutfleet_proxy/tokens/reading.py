@@ -162,7 +162,8 @@ class GrowingReply:
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """What can be sent after these ids, which follow those fed before."""
-        return self._deltas(self._parser.feed(self._without_stops(self._text.feed(ids))))
+        text = self._text.feed(ids)
+        return self._deltas(self._parser.feed(self._without_stops(text) if self._stops else text))
 
     def finish(self, message: Message) -> list[Delta]:
         """The rest of the message. Raises StreamDiverged where what was sent isn't its beginning."""
@@ -197,8 +198,6 @@ class GrowingReply:
 
     def _without_stops(self, text: str) -> str:
         """Text that is no stop string and can't become one, with what waited before it."""
-        if not self._stops:
-            return text
         self._waiting += text
         if self._stopped:
             return ""
@@ -211,14 +210,14 @@ class GrowingReply:
 
     def _deltas(self, pieces: Sequence[Piece]) -> list[Delta]:
         deltas: list[Delta] = []
-        for piece in pieces:
-            if piece.kind is not Kind.CONTENT:
+        for kind, text, call in pieces:
+            if kind is not Kind.CONTENT:
                 content = self._said[Kind.CONTENT]
-                self._send(Kind.CONTENT, content.before_call() if piece.kind is Kind.CALL else content.end(), deltas)
-            if piece.kind in self._said:
-                self._send(piece.kind, self._said[piece.kind].add(piece.text), deltas)
-            if piece.call is not None:
-                self._send_call(self._in_api_form(piece.call), deltas)
+                self._send(Kind.CONTENT, content.before_call() if kind is Kind.CALL else content.end(), deltas)
+            if kind in self._said:
+                self._send(kind, self._said[kind].add(text), deltas)
+            if call is not None:
+                self._send_call(self._in_api_form(call), deltas)
         return deltas
 
     def _send(self, kind: Kind, text: str, deltas: list[Delta]) -> None:
@@ -262,16 +261,20 @@ class _Said:
 
     def add(self, text: str) -> str:
         """What is certain of this text and what was held back before it."""
-        if not text.rstrip(self._tail):
+        kept = text.rstrip(self._tail)
+        if not kept:
             self._held.append(text)
             return ""
-        text = "".join([*self._held, text])
-        if not self.sent and not self._called:
-            text = text.lstrip(self._strip)
-        if self._before_calls and not self._called:
-            self._tail = self._before_calls
-        kept = text.rstrip(self._tail)
-        self._held = [text[len(kept) :]]
+        if self._held or not self.sent:
+            text = "".join([*self._held, text])
+            self._held.clear()
+            if not self.sent and not self._called:
+                text = text.lstrip(self._strip)
+            if self._before_calls and not self._called:
+                self._tail = self._before_calls
+            kept = text.rstrip(self._tail)
+        if len(kept) < len(text):
+            self._held.append(text[len(kept) :])
         return kept
 
     def before_call(self) -> str:

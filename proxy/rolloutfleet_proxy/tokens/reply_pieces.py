@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, auto
+from typing import NamedTuple
 
 
 class Kind(IntEnum):
@@ -23,8 +24,7 @@ class WrittenCall:
     """Where the format writes one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     kind: Kind
     text: str
     call: WrittenCall | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import IntEnum, auto
 from typing import Final
 
@@ -211,7 +210,7 @@ class TaggedParser:
             return
         if not self._format.keeps_marks:
             pieces = [Piece(Kind.CALL, self._format.begin), *pieces, Piece(Kind.CALL, self._format.end)]
-        self._pieces += [replace(piece, text=self._format.plain(piece.text)) for piece in pieces]
+        self._pieces += [piece._replace(text=self._format.plain(piece.text)) for piece in pieces]
         self._text, self._state, self._in_section = self._text[behind:], _State.CONTENT, True
 
     def _begins_at(self, place: int) -> bool:
