@@ -44,6 +44,10 @@ class Read:
     calls: list[tuple[str, Any]]
 
     @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    @property
     def said(self) -> str:
         return self.reasoning + self.content
 
@@ -139,7 +143,7 @@ def test_replies_that_went_wrong_are_read_alike_but_for_what_is_listed(models: P
     model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
     marks = [*family.special, *family.plain, *family.marks]
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=40, derandomize=True)
     @given(st.integers(0, 2**63))
     def check(seed: int) -> None:
         output = _gone_wrong(random.Random(seed), model, marks, _usual(name, model))
@@ -179,8 +183,9 @@ def says_more(now: Read, before: Read) -> bool:
 
 
 def types_arguments(now: Read, before: Read) -> bool:
-    """Arguments are other values, or none is lost, where the same functions are called."""
-    return [name for name, _ in now.calls] == [name for name, _ in before.calls] and len(now.said) >= len(before.said)
+    """Arguments are other values, hold what was text, or none is lost, where the same functions are called."""
+    is_longer = len(str(now.calls)) > len(str(before.calls))
+    return now.names == before.names and (len(now.said) >= len(before.said) or is_longer)
 
 
 def reads_more_calls(now: Read, before: Read) -> bool:
