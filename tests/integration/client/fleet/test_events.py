@@ -11,12 +11,12 @@ from queue import Empty, Queue
 import pytest
 from tests.commands import CLI
 from tests.fleets import Fleet, ProxyProcess
-from tests.integration.client.fleet.agents import talk
-from tests.integration.client.fleet.by_turns import check_halves, starts_by_turns
+from tests.integration.client.fleet.agents import Handle, talk
+from tests.integration.client.fleet.by_turns import check_halves, sessions_by_turns, starts_by_turns
 from tests.integration.client.fleet.conftest import key_file
 from tests.waiting import PATIENCE, until
 
-from rolloutfleet.fleet import AsyncFleet, Refused, Session, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, Refused, Whereabouts
 from rolloutfleet.fleet import Fleet as Trainer
 
 
@@ -43,7 +43,7 @@ def test_turns_of_all_proxies_come_once_each_also_across_a_restart(fleet: Traine
     fleet.delete(sessions[0])
 
 
-async def _talk_all(sessions: Sequence[Session], *, turns: int) -> None:
+async def _talk_all(sessions: Sequence[Handle], *, turns: int) -> None:
     await asyncio.gather(*(talk(session, turns=turns) for session in sessions))
 
 
@@ -61,6 +61,8 @@ async def test_one_for_whom_there_is_no_place_is_told_so(pair: Fleet, where: Whe
         finally:
             for each in followers:
                 await each.__aexit__(None, None, None)
+        # That they left is seen when the next turns are told.
+        await _talk_all(await sessions_by_turns(fleet, 2), turns=2)
 
 
 def test_tail_shows_turns_across_a_restart_and_ctrl_c_ends_it(fleet: Trainer, pair: Fleet) -> None:
