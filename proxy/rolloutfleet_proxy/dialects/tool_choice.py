@@ -10,7 +10,7 @@ from rolloutfleet_proxy.dialects.base import HeldCalls, Reading
 from rolloutfleet_proxy.engine.generation import grammar_of
 from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
 from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
-from rolloutfleet_proxy.tokens.call_syntax import FUNCTION_NAME
+from rolloutfleet_proxy.tokens.call_syntax import WRITABLE_NAME
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -77,7 +77,7 @@ def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, 
     left = {tool["function"]["name"]: tool["function"] for tool in tools}
     if names is not None:
         left = {name: function for name, function in left.items() if name in names}
-    writable = all(map(FUNCTION_NAME.fullmatch, left))
+    writable = all(map(WRITABLE_NAME.fullmatch, left))
     if not writable or len(left) > MOST_FUNCTIONS or (required and not left):
         return None
     schemas = arguments_schemas([function.get("parameters") for function in left.values()])

@@ -27,6 +27,7 @@ from typing import Any, Final
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from rolloutfleet_proxy.tokens.schemas import TYPES, Schema, given, parts_of
+from rolloutfleet_proxy.tokens.strict_json import json_value
 
 DEEPEST: Final = 63
 """Levels of a value that is taken as JSON: with the object of all arguments, as many as a history may hold."""
@@ -60,8 +61,8 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
     if python_words:
         written = PYTHON_WORDS.get(written, written)
     try:
-        value = json.loads(written, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        value = json_value(written)
+    except ValueError:
         return string
     schemas = _Schemas(parameters)
     if isinstance(value, str) or not _has_levels(value, DEEPEST) or not schemas.allow(schema, value):
@@ -180,7 +181,3 @@ def _has_levels(value: Any, most: int) -> bool:
     """Whether a value has no more levels of objects and arrays."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return inner is None or (most > 0 and all(_has_levels(each, most - 1) for each in inner))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Final, Protocol, Self
 
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall, beside_calls
+from rolloutfleet_proxy.tokens.strict_json import refuse_constant
 
-FUNCTION_NAME: Final = re.compile(r"[^\s<>{}\"]{1,256}")
+_CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"]{1,256}")
 """Names of functions that a reply may call."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
 """Strings of JSON; the first group is a quotation mark where one has ended."""
@@ -66,11 +67,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
+_DECODER: Final = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=_once)
 
 
 def json_object(text: str) -> dict[str, str] | None:
@@ -118,7 +115,7 @@ def arguments_of(text: str | None) -> str | None:
 
 def call_of(name: Any, arguments: str | None, call_id: str | None = None) -> WrittenCall | None:
     """A call with a name that can be one, and with arguments."""
-    is_name = isinstance(name, str) and FUNCTION_NAME.fullmatch(name) and _is_unicode(name)
+    is_name = isinstance(name, str) and _CALLABLE_NAME.fullmatch(name) and _is_unicode(name)
     if not is_name or arguments is None:
         return None
     return WrittenCall(name, arguments if _is_unicode(arguments) else json.dumps(json.loads(arguments)), call_id)
@@ -360,6 +357,13 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+_DSML_HEAD: Final = re.compile(r'<\uff5cDSML\uff5cinvoke name="([^"]*)">\s*')
+_DSML_PARAMETER: Final = re.compile(
+    r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
+)
+_DSML_END: Final = re.compile(r"</\uff5cDSML\uff5cinvoke>")
+
+
 class DsmlCalls:
     """DeepSeek V4's, which says of each argument whether it is a string."""
 
@@ -384,13 +388,6 @@ class DsmlCalls:
 
     def within(self, written: Written) -> Self:
         return self
-
-
-_DSML_HEAD: Final = re.compile(r'<\uff5cDSML\uff5cinvoke name="([^"]*)">\s*')
-_DSML_PARAMETER: Final = re.compile(
-    r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
-)
-_DSML_END: Final = re.compile(r"</\uff5cDSML\uff5cinvoke>")
 
 
 def _is_json(text: str) -> bool:

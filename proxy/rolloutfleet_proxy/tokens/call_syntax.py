@@ -23,7 +23,7 @@ from rolloutfleet_proxy.tokens.call_reading import (
     kimi_parts,
 )
 
-FUNCTION_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
+WRITABLE_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
 INDEX: Final = "{index}"
 """Stands in a text for the number of a call."""
@@ -137,12 +137,9 @@ _NEMOTRON = replace(_QWEN_XML, gap="\n", written=replace(_QWEN_WRITTEN, ends_lin
 _GLM_MARKS = (*_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 
 
-def _glm(*, line: str, argument_line: str | None = None) -> Syntax:
+def _glm(*, line: str) -> Syntax:
     """`line` ends the lines that a call is written in."""
-    argument_line = line if argument_line is None else argument_line
-    calls = SpelledCalls(
-        ("", line), ("<arg_key>", f"</arg_key>{argument_line}<arg_value>", f"</arg_value>{argument_line}")
-    )
+    calls = SpelledCalls(("", line), ("<arg_key>", f"</arg_key>{line}<arg_value>", f"</arg_value>{line}"))
     return Syntax(
         answers=("<|assistant|>",),
         header="",
@@ -167,7 +164,6 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
     """GLM's, but for the marks of arguments, which are text."""
     glm = _glm(line=line)
     assert glm.written is not None
-    strip = "" if verbatim else "\n"
     return replace(
         glm,
         answers=("<assistant>",),
@@ -176,8 +172,8 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
         thinks_unasked=True,
         thinks_again=False,
         call_ends_thought="never",
-        reasoning_strip=strip if verbatim else None,
-        content_strip=strip,
+        reasoning_strip="" if verbatim else None,
+        content_strip="" if verbatim else "\n",
         lead="",
         written=replace(glm.written, ends_line=bool(line)),
     )

@@ -17,7 +17,8 @@ from enum import Enum, auto
 from typing import Any
 
 from rolloutfleet_proxy.domain.messages import Calls, Message, call_ids, in_order, lacks_arguments
-from rolloutfleet_proxy.tokens.quirks import Unrenderable, json_value
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
+from rolloutfleet_proxy.tokens.strict_json import json_value
 
 
 class Ids(Enum):

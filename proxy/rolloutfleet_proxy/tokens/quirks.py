@@ -26,6 +26,7 @@ import renderers.parsing
 from renderers import RendererConfig
 
 from rolloutfleet_proxy.domain.messages import Message, joined_text
+from rolloutfleet_proxy.tokens.strict_json import json_value
 from rolloutfleet_proxy.tokens.template import TemplateRefusal
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -58,18 +59,6 @@ class Unrenderable(ValueError):
     def __init__(self, message: str, *, param: str | None = "messages") -> None:
         super().__init__(message)
         self.param = param
-
-
-def json_value(text: str) -> Any:
-    """What JSON text says. Raises json.JSONDecodeError, for all that is not JSON (4)."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise json.JSONDecodeError(str(error), "", 0) from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 _strict = ModuleType("strict json")
