@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
 from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax, Thinking
+from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
 from rolloutfleet_proxy.tokens.segmented_replies import HARMONY_MARKS, INKLING_MARKS, HarmonyParser, InklingParser
@@ -33,19 +34,6 @@ _TAIL_TOKENS: Final = 64
 
 class StreamDiverged(Exception):
     """What was streamed is not a prefix of the message that the reply turned out to be."""
-
-
-class Parser(Protocol):
-    """A format's: text -> pieces."""
-
-    def feed(self, text: str) -> list[Piece]: ...
-
-    def finish(self) -> list[Piece]: ...
-
-    @property
-    def in_thought(self) -> bool:
-        """Whether a thought has begun that has not ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ class ReplyFormat:
         opened, closed = (tail.rfind(mark, begin) for mark in think) if self.syntax.think else (-1, -1)
         return Thinking.FREE if opened == closed else Thinking.OPEN if opened > closed else Thinking.CLOSED
 
-    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> Parser:
+    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> ReplyParser:
         has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
         if self._name == _HARMONY:
             _, start, head = tail.rpartition(self._alphabet.written(HARMONY_MARKS[0]))
@@ -118,7 +106,7 @@ class Reader:
     """Reads the reply to one prompt, any number of times."""
 
     alphabet: Alphabet
-    parser: Callable[[], Parser]
+    parser: Callable[[], ReplyParser]
     syntax: Syntax
     seed: bytes
 

@@ -4,10 +4,10 @@ pure."""
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import JsonCalls, arguments_of, call_of
+from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
@@ -20,59 +20,27 @@ _FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
 _INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
 
 
-class SegmentedParser(ABC):
-    """Fed with one reply's text as it comes."""
+class SegmentedParser(ReplyParser):
+    """What these formats share: a message's body is content or reasoning up to a mark, or a call as a whole."""
 
     def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
         """`has_calls`: whether any are wanted."""
-        self._plain = alphabet.plain
+        super().__init__(alphabet)
         self._has_calls = has_calls
         self._breaks = frozenset(alphabet.chars.values())
-        self._later: list[str] = []
-        """Text without a mark, behind that which waits for one."""
-        self._text = ""
-        """What is in no piece yet."""
         self._body: Kind | None = None
         """What the text is, within the body of a message that is no call."""
-        self._pieces: list[Piece] = []
-
-    def feed(self, text: str) -> list[Piece]:
-        """What is certain after this text, which follows the one fed before."""
-        if self._body is None and (self._text or self._later) and self._breaks.isdisjoint(text):
-            self._later.append(text)  # to join it each time would cost the square of a long call
-            return []
-        self._text = "".join([self._text, *self._later, text])
-        self._later.clear()
-        return self._advanced(final=False)
-
-    def finish(self) -> list[Piece]:
-        """The rest, where no more comes."""
-        self._text = "".join([self._text, *self._later])
-        return self._advanced(final=True)
 
     @property
     def in_thought(self) -> bool:
-        """Whether a thought has begun that has not ended."""
         return self._body is Kind.REASONING
 
-    def _advanced(self, *, final: bool) -> list[Piece]:
-        while self._text and self._step(final):
-            pass
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    @abstractmethod
-    def _step(self, final: bool) -> bool:
-        """Take what can be taken off the text; whether there may be more."""
+    def _waits_beyond(self, text: str) -> bool:
+        return self._body is None and bool(self._text or self._later) and self._breaks.isdisjoint(text)
 
     def _first(self, marks: str, start: int = 0) -> int:
         """Where the first of these marks stands; -1 for none."""
         return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
-
-    def _take(self, kind: Kind, length: int) -> None:
-        if length:
-            self._pieces.append(Piece(kind, self._plain(self._text[:length])))
-            self._text = self._text[length:]
 
     def _take_body(self, kind: Kind, marks: str) -> str:
         """Text of a body up to a mark; the mark, or empty where there is none yet."""

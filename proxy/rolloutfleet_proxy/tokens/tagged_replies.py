@@ -13,6 +13,7 @@ from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import CallReader, Parameters
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
+from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
@@ -40,7 +41,7 @@ class Tagged:
 
     def __init__(self, syntax: Syntax, alphabet: Alphabet, *, calls: bool) -> None:
         written = alphabet.written
-        self.plain = alphabet.plain
+        self.alphabet = alphabet
         self.open, self.close = map(written, syntax.think or ("", ""))
         self.header, self.label = written(syntax.header), written(syntax.label)
         self.calls = syntax.calls.within(written) if calls and syntax.calls else None
@@ -58,29 +59,24 @@ class Tagged:
         }
 
 
-class TaggedParser:
-    """Fed with one reply's text as it comes."""
+class TaggedParser(ReplyParser):
+    """For one reply. Its steps are those of the state that it is in."""
 
     def __init__(self, tagged: Tagged, *, thinking: bool, tools: Parameters) -> None:
         """`thinking`: whether the prompt opened a thought. `tools` are the parameters of the declared ones."""
+        super().__init__(tagged.alphabet)
         self._format = tagged
         self._tools = tools
-        self._text = ""
-        """What is in no piece yet."""
         self._state = _State.THOUGHT if thinking else _State.START
         self._lead = [tagged.header, tagged.label] if thinking else []
         """What a thought may begin with that is none of it."""
-        self._later: list[str] = []
-        """Text behind that which waits for a mark, without an end of that."""
         self._in_section = False
         self._held: list[int] = []
         """Where ends stand in the text that lie within arguments."""
         self._searched = 0
         """Up to where a mark was looked for."""
-        self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
-        """What is certain after this text, which follows the one fed before."""
         if not text:
             return []
         kind = _FREE.get(self._state)
@@ -90,33 +86,22 @@ class TaggedParser:
             and not self._lead
             and self._format.marks[self._state].are_no_part_of(text)
         ):
-            return [Piece(kind, self._format.plain(text))]
-        if self._state in _WAITING and self._awaited()[-1:] not in text:
-            self._later.append(text)  # to join it each time would cost the square of a long call
-            return []
-        self._text = "".join([self._text, *self._later, text])
-        self._later.clear()
-        return self._advanced(final=False)
+            return [Piece(kind, self._plain(text))]
+        return super().feed(text)
 
-    def finish(self) -> list[Piece]:
-        """The rest, where no more comes."""
-        self._text = "".join([self._text, *self._later])
-        return self._advanced(final=True)
+    @property
+    def in_thought(self) -> bool:
+        return self._state is _State.THOUGHT
+
+    def _waits_beyond(self, text: str) -> bool:
+        return self._state in _WAITING and self._awaited()[-1:] not in text
 
     def _awaited(self) -> str:
         """The mark that ends a block or a draft."""
         return (self._format.end or "\0") if self._state is _State.BLOCK else self._format.close
 
-    @property
-    def in_thought(self) -> bool:
-        """Whether a thought has begun that has not ended."""
-        return self._state is _State.THOUGHT
-
-    def _advanced(self, *, final: bool) -> list[Piece]:
-        while self._text and _STEPS[self._state](self, final):
-            pass
-        pieces, self._pieces = self._pieces, []
-        return pieces
+    def _step(self, final: bool) -> bool:
+        return _STEPS[self._state](self, final)
 
     # A step takes what it can off the text, and says whether there may be more to take.
 
@@ -204,13 +189,13 @@ class TaggedParser:
         start = len(self._format.begin)
         body = self._text[:behind] if self._format.keeps_marks else self._text[start:end]
         next_begins = not calls.quotes and any(map(self._begins_at, self._held))
-        pieces = None if next_begins else calls.read(body, self._tools, self._format.plain)
+        pieces = None if next_begins else calls.read(body, self._tools, self._plain)
         if pieces is None:
             self._take_as_text(behind)
             return
         if not self._format.keeps_marks:
             pieces = [Piece(Kind.CALL, self._format.begin), *pieces, Piece(Kind.CALL, self._format.end)]
-        self._pieces += [piece._replace(text=self._format.plain(piece.text)) for piece in pieces]
+        self._pieces += [piece._replace(text=self._plain(piece.text)) for piece in pieces]
         self._text, self._state, self._in_section = self._text[behind:], _State.CONTENT, True
 
     def _begins_at(self, place: int) -> bool:
@@ -231,11 +216,6 @@ class TaggedParser:
             return ""
         self._take(kind, match.start())
         return match.group()
-
-    def _take(self, kind: Kind, length: int) -> None:
-        if length:
-            self._pieces.append(Piece(kind, self._format.plain(self._text[:length])))
-            self._text = self._text[length:]
 
 
 _STEPS: Final = {
