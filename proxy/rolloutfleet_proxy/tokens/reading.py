@@ -118,8 +118,8 @@ class Reader:
 
     def ends_in_thought(self, output_ids: Sequence[int]) -> bool:
         """Whether a whole reply stops within a thought."""
-        parser = self.parser()
-        parser.feed(ReplyText(self.alphabet).feed(output_ids))
+        text, parser = ReplyText(self.alphabet), self.parser()
+        parser.feed(text.feed(output_ids) + text.finish())
         parser.finish()
         return parser.in_thought
 

@@ -6,7 +6,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, write_model
+from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, without_byte_decoder, write_model
 from tests.unit.proxy.tokens.models.measuring import ASKED, Replies, replies
 from tests.unit.proxy.tokens.models.page import NAMES
 
@@ -58,6 +58,13 @@ def test_next_messages_follow_the_end_token_of_a_reply_that_stops_in_a_thought(m
                 assert name == "gemma4"
                 behind_answer = added(model, args, final, new)
             assert behind_answer and added(model, args, output, new) == behind_answer
+
+
+def test_an_open_thought_is_found_in_a_vocabulary_that_cannot_be_read_by_bytes(tmp_path: Path) -> None:
+    model = without_byte_decoder(tmp_path / "m", "qwen3")
+    replied = replies("qwen3", model)
+    output = [*cut_in_thought(model, replied), model.stop_token_ids[0]]
+    assert added(model, replied.args, output, [USER])
 
 
 @pytest.mark.parametrize("name", THINKING)

@@ -3,7 +3,6 @@ tokens and chunks fall."""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -22,13 +21,12 @@ from tests.unit.proxy.tokens.models.families import (
     Family,
     chat_format,
     shipped,
-    write_model,
+    without_byte_decoder,
 )
 
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.reading import SEGMENTED_MARKS, GrowingReply, StreamDiverged
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.reply_pieces import Kind
@@ -350,11 +348,7 @@ def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
 
 
 def test_a_vocabulary_that_cannot_be_read_by_bytes_is_streamed_at_the_end(tmp_path: Path) -> None:
-    directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
-    tokenizer = json.loads((directory / "tokenizer.json").read_text())
-    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], {"type": "Fuse"}]}
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
-    model = load(directory, renderer="qwen3")
+    model = without_byte_decoder(tmp_path / "m", "qwen3")
     output = model.vocabulary.encode("Hello there.<|im_end|>", add_special_tokens=False)
     sent, message = streamed(model, [], [[token_id] for token_id in output])
     assert flatten(sent[:-1]) == []

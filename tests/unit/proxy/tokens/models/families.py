@@ -360,6 +360,15 @@ def write_model(directory: Path, family: Family, *, config: dict[str, Any] | Non
     return directory
 
 
+def without_byte_decoder(directory: Path, name: str) -> ChatFormat:
+    """A family's chat format whose decoder is a sequence of two, so that no token has bytes of its own."""
+    file = write_model(directory, FAMILIES[name]) / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"], {"type": "Fuse"}]}
+    file.write_text(json.dumps(tokenizer))
+    return load(directory, renderer=name)
+
+
 @cache
 def _gpt_oss() -> ChatFormat:
     """Made once a process: it takes seconds, and as many again with the quick encoder."""
