@@ -1,15 +1,13 @@
 """A thought before what a request asks for, by the compiler of the real engine."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.engine.sglang import launch
-from tests.engine.sglang.places import HERE, Installed
+from tests.engine.sglang.drawing import drawn
+from tests.engine.sglang.places import Installed
 from tests.unit.proxy.tokens.test_call_grammar import tokens_of, wanted
 from tests.unit.proxy.tokens.test_thinking_first import GRAMMARS, THINKING, Held, before_answer, held
-from tests.waiting import SGLANG_START
 
 
 def case_of(file: Path, replies: list[Held], written: list[list[str]]) -> dict[str, Any]:
@@ -43,19 +41,14 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def test_what_the_engines_compiler_draws_is_read_as_a_thought_and_an_answer(sglang: Installed, tmp_path: Path) -> None:
+def test_replies_of_the_engines_compiler_are_read_as_a_thought_and_an_answer(sglang: Installed, tmp_path: Path) -> None:
     cases = []
     for name in THINKING:
         thought = before_answer(name, tmp_path)
         replies = [held(name, tmp_path, kind) for kind in GRAMMARS]
         written = [[thought + answer, thought + "Look at this."] for _, answer in GRAMMARS.values()]
         cases.append(case_of(tmp_path / f"{name}.json", replies, written))
-    asked, drawn = tmp_path / "cases", tmp_path / "drawn"
-    asked.write_text(json.dumps(cases))
-    command = [str(sglang.python), str(HERE / "draw.py"), str(asked), str(drawn)]
-    done = subprocess.run(command, env=launch.environment(sglang), capture_output=True, text=True, timeout=SGLANG_START)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for name, tags in zip(THINKING, json.loads(drawn.read_text()), strict=True):
+    for name, tags in zip(THINKING, drawn(sglang, cases, tmp_path), strict=True):
         for kind, tag in zip(GRAMMARS, tags[: len(GRAMMARS)], strict=True):
             reply = held(name, tmp_path, kind)
             assert tag["taken"] == [True, False], (name, kind, reply.tag)

@@ -1,7 +1,6 @@
 """A choice of tools is kept by the real engine's grammar, and what it draws is read as the calls that were wanted."""
 
 import json
-import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 import pytest
 from tests.engine.engines import Engine
 from tests.engine.request_log import RequestLog
-from tests.engine.sglang import launch
-from tests.engine.sglang.places import HERE, Installed
+from tests.engine.sglang.drawing import drawn
+from tests.engine.sglang.places import Installed
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy.calls import named
 from tests.unit.proxy.tokens.models.call_replies import HELD
 from tests.unit.proxy.tokens.test_call_grammar import ALL, Holding, called, wanted
-from tests.waiting import SGLANG_START
 
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 CHOICES = [
@@ -108,7 +106,7 @@ def test_a_call_that_the_limit_cuts_ends_with_length(session: AgentSession) -> N
     assert answer["finish_reason"] == "length" and calls_of(answer) == []
 
 
-def test_what_the_engines_compiler_draws_is_read_as_the_calls_of_every_format(
+def test_replies_of_the_engines_compiler_are_read_as_the_calls_of_every_format(
     sglang: Installed, tmp_path: Path
 ) -> None:
     holdings = [
@@ -128,12 +126,7 @@ def test_what_the_engines_compiler_draws_is_read_as_the_calls_of_every_format(
         }
         for each in holdings
     ]
-    asked, drawn = tmp_path / "cases", tmp_path / "drawn"
-    asked.write_text(json.dumps(cases))
-    command = [str(sglang.python), str(HERE / "draw.py"), str(asked), str(drawn)]
-    done = subprocess.run(command, env=launch.environment(sglang), capture_output=True, text=True, timeout=SGLANG_START)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for each, tags in zip(holdings, json.loads(drawn.read_text()), strict=True):
+    for each, tags in zip(holdings, drawn(sglang, cases, tmp_path), strict=True):
         for holding, tag in zip(each, tags, strict=True):
             assert tag["taken"] == [each.allowed for each in holding.samples()], (holding.held.name, holding.tag)
             for ids in tag["drawn"]:

@@ -6,15 +6,14 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import cast
 
+from tests.unit.proxy.capture.sessions import open_session
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_proxy.capture.prompting import Prompting, PromptJob
 from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.messages import NO_ARGS
-from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.sessions.paths import Paths
-from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -36,30 +35,13 @@ async def test_prompts_tell_the_date_of_their_sessions_start(tmp_path: Path) -> 
     try:
         found = []
         for created_at in (0.0, 86_400.0):
-            job = PromptJob(session=session(created_at), request=request(), lineage=MAIN, nbytes=0)
+            job = PromptJob(session=open_session(created_at), request=request(), lineage=MAIN, nbytes=0)
             made = await prompting.prompt(job)
             assert await prompting.length(job) == len(made.prompt.ids)
             found.append(tokenizing.chat_format.vocabulary.decode(made.prompt.ids))
     finally:
         await tokenizing.close()
     assert found == ["01 Jan 1970 Hello?", "02 Jan 1970 Hello?"]
-
-
-def session(created_at: float) -> Session:
-    return Session(
-        id=1,
-        name="s",
-        key_hash=b"",
-        group="g",
-        task_id=None,
-        metadata_json=None,
-        limits={},
-        agent_may=frozenset(),
-        stale_after=None,
-        state=OPEN,
-        tokens=0,
-        created_at=created_at,
-    )
 
 
 def request() -> TurnRequest:

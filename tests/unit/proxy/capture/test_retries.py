@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.unit.proxy.capture.sessions import open_session
 
 from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier
 from rolloutfleet_proxy.dialects.base import Dialect, Reading
@@ -15,7 +16,6 @@ from rolloutfleet_proxy.dialects.registry import DIALECTS
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.messages import conversation
-from rolloutfleet_proxy.domain.session import OPEN
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.domain.turn import Brief, Delivery
 from rolloutfleet_proxy.http.errors import status_of
@@ -62,7 +62,7 @@ class Retries(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.history: list[Happened] = []
-        self.session = session()
+        self.session = open_session()
         self.turns = turn_service()
 
     @rule(digest=DIGESTS, marked=st.booleans())
@@ -183,23 +183,6 @@ TestRetries = Retries.TestCase
 TestRetries.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 
 
-def session() -> Session:
-    return Session(
-        id=1,
-        name="s",
-        key_hash=b"",
-        group="g",
-        task_id=None,
-        metadata_json=None,
-        limits={},
-        agent_may=frozenset(),
-        stale_after=None,
-        state=OPEN,
-        tokens=0,
-        created_at=0.0,
-    )
-
-
 def committed(within: Session, number: int, digest: bytes, *, parent: int | None = None) -> None:
     """A turn whose answer arrived."""
     start = 0 if parent is None else 2
@@ -209,7 +192,7 @@ def committed(within: Session, number: int, digest: bytes, *, parent: int | None
 
 def test_a_marked_retry_gets_the_newest_turn_unless_another_extends_it() -> None:
     own, other = b"a" * 16, b"b" * 16
-    found = session()
+    found = open_session()
     committed(found, 1, own)
     committed(found, 2, own)
     assert [earlier(found, Attempt(own, None, marked)) for marked in (True, False)] == [2, None]
