@@ -211,7 +211,9 @@ class TestTheModelsOwnTemplate:
             "{% for m in messages %}{{ m.content[:9] }}{% endfor %}",
         ],
     )
-    def test_what_it_changes_stays_tokens(self, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_texts_that_it_changes_stay_tokens(
+        self, source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         model = own_template(tmp_path, source)
         token_model = own_template(tmp_path / "other", source, special_tokens_in_text="token")
         said = [user("x <think> <|im_end|>")]
@@ -224,7 +226,7 @@ class TestTheModelsOwnTemplate:
             "rolloutfleet_proxy.tokens.render"
         ]
 
-    def test_what_it_refuses_with_marks_stays_tokens(self, tmp_path: Path) -> None:
+    def test_texts_that_it_refuses_with_marks_stay_tokens(self, tmp_path: Path) -> None:
         source = (
             "{% for m in messages %}{{ raise_exception('Long.') if m.content | length > 9 else m.content }}{% endfor %}"
         )

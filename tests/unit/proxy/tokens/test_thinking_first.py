@@ -128,7 +128,7 @@ def test_a_thought_that_the_prompt_leaves_open_may_be_left_out(models: Path, nam
 
 
 @pytest.mark.parametrize("name", THINKING)
-def test_what_is_drawn_is_read_as_a_thought_and_json(models: Path, name: str) -> None:
+def test_drawn_replies_are_read_as_a_thought_and_json(models: Path, name: str) -> None:
     reply = held(name, models, "json_schema")
     thoughts = set()
     for seed in range(20):

@@ -141,12 +141,14 @@ KIMI: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "expected"), KIMI)
-def test_what_kimi_refuses_is_said_in_its_types(models: Path, parameters: dict[str, Any], expected: str) -> None:
+def test_schemas_that_kimi_refuses_are_said_in_its_types(
+    models: Path, parameters: dict[str, Any], expected: str
+) -> None:
     assert expected in told(chat_format("kimi-k2.5", models), of(parameters))
 
 
 @pytest.mark.parametrize("name", ["kimi-k2.5", "gpt-oss", "gemma4", "nemotron-3", "qwen3"])
-def test_what_a_format_can_write_is_handed_on_as_it_came(name: str) -> None:
+def test_schemas_that_a_format_can_write_are_handed_on_as_they_came(name: str) -> None:
     kinds = {each: {"type": each, "description": each} for each in TYPES}
     union = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/D"}], "default": None}
     nested = {"type": "array", "items": {"type": "object", "properties": {**kinds, "union": union, "any": {}}}}

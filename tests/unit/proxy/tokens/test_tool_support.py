@@ -65,7 +65,7 @@ def test_every_format_writes_tools_and_calls_and_results(models: Path, name: str
         (NAMES, "{{ m.content }}" + CALLS, [None, None]),
     ],
 )
-def test_what_a_models_own_template_drops_is_refused(
+def test_parts_that_a_models_own_template_drops_are_refused(
     tmp_path: Path, head: str, inner: str, lost: list[str | None]
 ) -> None:
     model = of_its_own(tmp_path, head, inner)
@@ -109,7 +109,7 @@ def test_a_format_of_one_call_a_message_drops_none() -> None:
     assert not drops_some(writes_one_call)
 
 
-def test_what_is_refused_otherwise_is_not_dropped() -> None:
+def test_parts_that_are_refused_otherwise_are_not_dropped() -> None:
     def writes_only_this(messages: Any, args: TemplateArgs) -> str | None:
         return "written" if messages == [USER, CALLING, FOUND] and args == TOOLS else None
 
