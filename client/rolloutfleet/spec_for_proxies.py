@@ -45,7 +45,7 @@ class TokenizerSpec(SpecModel):
     """Which earlier reasoning stays in the prompt when a user message follows. `all` keeps every token and
     so extends the parent turn; `template` does what the model's template does, and starts a new branch."""
     special_tokens_in_text: Literal["text", "token"] = "text"
-    """What becomes of control tokens (`<|im_end|>`, `<think>`) that tools, users or system messages spell. `text`: they
+    """Control tokens (`<|im_end|>`, `<think>`) that tools, users or system messages spell. `text`: they
     are read as the letters they are, and the turn says how many (`special_tokens_in_text`). `token`: as the control
     token, so that whoever writes such a text writes the prompt's structure."""
 

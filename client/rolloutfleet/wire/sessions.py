@@ -229,7 +229,7 @@ class TurnFacts(Reply):
     placeholders: int = 0
     """How many images of its prompt a text stands for."""
     special_tokens_in_text: int = 0
-    """How many control tokens are spelled in what its request adds to its parent's prompt, and were read as text."""
+    """The number of control tokens that its request spells in what it adds to its parent's prompt, read as text."""
     lineage: Lineage = Lineage(id="main", kind="main")
     sampling: Sampled | None = None
     """None of a turn of an earlier version, which didn't note it."""

@@ -1,4 +1,4 @@
-"""What calls a reply may make, and how far a grammar can hold it to that. Pure."""
+"""The calls that a reply may make, and how far a grammar can hold it to that. Pure."""
 
 from __future__ import annotations
 

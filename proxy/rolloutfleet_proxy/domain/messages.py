@@ -56,8 +56,8 @@ class TemplateArgs:
     kwargs: Mapping[str, Any] | None = None
     """`chat_template_kwargs`, with `reasoning_effort` among them."""
     clock: float | None = None
-    """What a template or format that asks for the time is told, in seconds since the epoch; None: the time it is. It
-    makes no other conversation."""
+    """The time for templates and formats that ask for it, in seconds since the epoch; None: the time it is. It makes no
+    other conversation."""
 
 
 NO_ARGS = TemplateArgs()
@@ -223,7 +223,7 @@ def in_order(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
 
 
 def lacks_arguments(arguments: Any) -> bool:
-    """Whether a call's arguments are nothing, blanks or null, all of which mean `{}`."""
+    """True of a call's arguments that are nothing, blanks or null, all of which mean `{}`."""
     return arguments is None or (type(arguments) is str and arguments.strip() in ("", "null"))
 
 

@@ -40,7 +40,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     placeholders: int = 0
     """How many images of its prompt a text stands for."""
     special_tokens_in_text: int = 0
-    """How many control tokens are text in what its request adds to its parent (`tokens.control_tokens`)."""
+    """The number of control tokens that are text in what its request adds to its parent (`tokens.control_tokens`)."""
     stop_sequence: str | None = None
     """The stop string that ended it, if one did."""
     parts: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None

@@ -48,7 +48,7 @@ class GrammarRefused(InvalidRequest):
 
 
 class StructuralTags:
-    """Whether the engines take structural tags: grammars of tool calls, and of thoughts before a request's own grammar.
+    """The engines' support of structural tags: grammars of tool calls, and of thoughts before a request's own grammar.
     `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

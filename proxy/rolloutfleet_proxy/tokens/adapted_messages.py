@@ -25,7 +25,7 @@ _SAID = frozenset(("content", "reasoning", "reasoning_content"))
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Which messages a chat format writes as they stand."""
+    """The messages that a chat format writes as they stand."""
 
     first: bool = True
     """A system message before all others."""

@@ -125,7 +125,7 @@ class _Schemas:
         )
 
     def declared(self, schema: Any, name: str, declaring: Callable[[Schema, str], list[Any]], level: int = 0) -> Any:
-        """What `declaring` finds of a parameter, joined; None where that is nothing."""
+        """All that `declaring` finds of a parameter, joined; None where that is nothing."""
         found: list[Any] = []
         for part in self._parts(schema, level):
             found += declaring(part, name)
@@ -157,8 +157,8 @@ def _is_allowed_inside(schema: Schema, value: Any, allowed: Callable[[Any, Any],
 
 @lru_cache(maxsize=1024)
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a name has the pattern in it; none has one that can't be read. Python's `re` won't do: a pattern may take
-    it for ever."""
+    """True of a name with the pattern in it; none has one that can't be read. Python's `re` won't do: a pattern may
+    take it for ever."""
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python(name)
     except SchemaError:
@@ -178,6 +178,6 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _has_levels(value: Any, most: int) -> bool:
-    """Whether a value has no more levels of objects and arrays."""
+    """True of a value with no more than `most` levels of objects and arrays."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return inner is None or (most > 0 and all(_has_levels(each, most - 1) for each in inner))

@@ -1,4 +1,4 @@
-"""What calls a reply may make, and the parts that its grammar is put together from (`reply_grammar`). Pure."""
+"""The calls that a reply may make, and the parts that its grammar is put together from (`reply_grammar`). Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Function(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What calls a reply may make."""
+    """The calls that a reply may make."""
 
     functions: tuple[Function, ...]
     required: bool

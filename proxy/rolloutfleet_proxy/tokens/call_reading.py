@@ -1,4 +1,4 @@
-"""What stands between the marks of a tool call, read as the calls that were written there. Pure.
+"""The text between the marks of a tool call, read as the calls that were written there. Pure.
 
 A call is read only where nothing of what was written is lost with it: an argument without its end, one that comes
 twice, or a key that no call has, make the block text. Words beside the call in its block are handed on.

@@ -1,4 +1,4 @@
-"""What a chat format makes of a conversation, found out by having it write some when it is loaded.
+"""The parts of a conversation that a chat format writes, found out by having it write some when it is loaded.
 
 Each of its messages is a word of its own: they are written as they stand where all are in the text, in their order.
 
@@ -43,7 +43,7 @@ def _calling(content: str, *call_ids: str) -> list[Message]:
 
 
 def support_of(write: Write, *, kinds: Sequence[str] = ("system",)) -> Support:
-    """What a format can hold, system messages in each of these roles."""
+    """The messages that a format can hold, system messages in each of these roles."""
 
     def holds(*roles: str) -> bool:
         said = list(zip(roles, _WORDS, strict=False))
