@@ -8,6 +8,7 @@ as fit into the ledger.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from rolloutfleet import boots
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.status import MOST_RESTARTS, RestartsStatus, RestartStatus
 from rolloutfleet.wire import Boot
@@ -20,9 +21,7 @@ from rolloutfleet_operator.policy.restarts import noted, open_entries
 OOM_SHOWN_FOR: Final = 600.0
 """Seconds that a kill for memory is shown after it."""
 NEAR_THE_LIMIT: Final = 0.95
-"""A worker killed with so much of its container's limit was killed for its memory."""
-CRASH_REASON_PREFIX: Final = "crash"
-"""How the reason of a boot after a crash begins."""
+"""A worker killed with so much of its container's limit was killed for its memory, where no cgroup could be read."""
 
 
 def counted(
@@ -57,7 +56,7 @@ def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterato
     since = max(pod.created - 1.0, *known)
     before: Boot | None = None
     for boot in pod.stats.boots:
-        if boot.reason.startswith(CRASH_REASON_PREFIX) and boot.id is None and int(boot.time) > since:
+        if boot.reason.startswith(boots.CRASH) and boot.id is None and int(boot.time) > since:
             yield (
                 boot,
                 RestartStatus(
@@ -73,12 +72,14 @@ def _crashes(pod: ObservedPod, read: RestartsStatus, spec: FleetSpec) -> Iterato
 
 
 def _was_killed_for_memory(pod: ObservedPod, boot: Boot, before: Boot | None, spec: FleetSpec) -> bool:
-    """The kubelet says so; or the worker alone was killed, with nearly all that its container may have.
+    """The kubelet says so, or the proxy's parent; or the worker was killed with nearly all that its container may have.
 
     The boot before that one is None where it is not known.
     """
     began, ended = 0.0 if before is None else before.time, pod.container.last_ended_at
     if pod.container.last_end == "OOMKilled" and ended is not None and began < ended <= boot.time + 1:
+        return True
+    if boots.KILLED_FOR_MEMORY in boot.reason:
         return True
     return "SIGKILL" in boot.reason and (boot.rss_before or 0) >= NEAR_THE_LIMIT * memory_limit(spec)
 

@@ -7,6 +7,7 @@ import signal
 from typing import Any, NamedTuple
 
 from rolloutfleet.backoff import crashes_in_a_row, restart_delay
+from rolloutfleet.boots import KILLED_FOR_MEMORY
 
 STOP_TIMEOUT = 70.0
 """Seconds that a stop may take, until the worker has said how many."""
@@ -258,7 +259,7 @@ def how(status: int, *, oom_killed: bool = False) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     if oom_killed and -status == signal.SIGKILL:
-        return "was killed by the kernel for want of memory"
+        return KILLED_FOR_MEMORY
     try:
         return f"was killed by {signal.Signals(-status).name}"
     except ValueError:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from rolloutfleet.boots import CRASH
 from rolloutfleet_proxy.store import boots, damage
-from rolloutfleet_proxy.store.boots import CRASH
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.tally import Tally
 from rolloutfleet_proxy.telemetry import logger

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
+from rolloutfleet.boots import CRASH
 from rolloutfleet_proxy.store.transaction import Source, Transaction, named_rows
 
 KEPT: Final = 20
 """Boots that are remembered."""
 
 FIRST: Final = "first"
-CRASH: Final = "crash"
 UNKNOWN: Final = "its end was not recorded"
 
 _LAST_WORDS = "ending"

@@ -8,6 +8,7 @@ from tests.unit.operator.policy.executor import Cut, Faults, Operator, settle
 from tests.unit.operator.policy.fleets import condition, fleet, problems
 from tests.unit.operator.policy.world import BASE_RSS, BY_HAND, World
 
+from rolloutfleet.boots import KILLED_FOR_MEMORY
 from rolloutfleet_operator.policy.actions import Evict
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, STATE_LABEL, ObservedFleet
@@ -442,6 +443,16 @@ def test_what_was_over_budget_is_not_said_for_ever() -> None:
     world.pods["math-proxy-1"].rss = BASE_RSS
     go_on(world, operator, passes=5)
     assert condition(world, "MemoryWithinBudget") == ("True", "WithinBudget")
+
+
+def test_a_worker_that_the_kernel_killed_is_counted_as_its_parent_says() -> None:
+    """The container goes on, and the worker was measured long before, at little of its limit."""
+    world = World(fleet())
+    operator = begun(world)
+    world.crash(world.pods["math-proxy-1"], KILLED_FOR_MEMORY)
+    go_on(world, operator, passes=5)
+    assert (world.status.restarts.oom, world.status.restarts.crash) == (1, 0)
+    assert ("math-proxy-1", "OOMKilled") in problems(world)
 
 
 @pytest.mark.parametrize("way", WAYS)

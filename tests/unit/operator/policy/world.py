@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from rolloutfleet.boots import CRASH
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet.wire import Boot, Drain, DrainMode
@@ -434,7 +435,7 @@ class World:
 
     # What goes wrong.
 
-    def crash(self, pod: Pod) -> None:
+    def crash(self, pod: Pod, how: str = "was killed by SIGKILL") -> None:
         """The worker dies, and its parent starts another."""
         if pod.is_up(self.now) and pod.terminating_since is None:
             drain, pod.drain = pod.drain, None
@@ -443,7 +444,7 @@ class World:
                 pod.drain = drain
             if ended and drain is not None:
                 self.deeds.restarted.append((pod.name, drain.id))
-            self._boot(pod, "crash: was killed by SIGKILL", drain.id if ended and drain is not None else None)
+            self._boot(pod, f"{CRASH}: {how}", drain.id if ended and drain is not None else None)
             pod.up_at = self.now + BOOT
             pod.in_flight = 0
 
