@@ -7,35 +7,12 @@ that it is of, so that a model's logits at position i belong to `logprobs` at i 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from rolloutfleet.tensors import RemoteTensor
-
-
-class RowLike(Protocol):
-    """One sequence, with tensors by name, each [tokens]."""
-
-    @property
-    def reward(self) -> float | None: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-
-
-class TrajectoryLike(Protocol):
-    """What `rolloutfleet.Fleet.export` hands out, or anything like it."""
-
-    @property
-    def trajectory_id(self) -> str: ...
-
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def rows(self) -> Sequence[RowLike]: ...
+from rolloutfleet.rows import RowLike, TrajectoryLike, check_together, tensor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +107,16 @@ def _rows(trajectories: Iterable[TrajectoryLike]) -> Iterator[_Row]:
     for number, trajectory in enumerate(trajectories):
         group = groups.setdefault(trajectory.group_id, len(groups))
         for row in trajectory.rows:
-            columns = {name: _column(trajectory, row, name, column) for name, column in COLUMNS.items()}
-            lengths = {name: len(column) for name, column in columns.items()}
-            if len(set(lengths.values())) > 1:
-                raise ValueError(f"the tensors of a row of {trajectory.trajectory_id} differ in length: {lengths}")
-            yield _Row(lengths["input_ids"], columns, row.reward, number, group)
+            whose = trajectory.trajectory_id
+            columns = {name: _column(row, name, column, whose) for name, column in COLUMNS.items()}
+            check_together(columns, whose=whose)
+            yield _Row(len(columns["input_ids"]), columns, row.reward, number, group)
 
 
-def _column(trajectory: TrajectoryLike, row: RowLike, name: str, column: Column) -> torch.Tensor:
-    values = row.tensors.get(name)
-    if values is None:
-        raise ValueError(
-            f"a row of {trajectory.trajectory_id} has no {name}; it has {', '.join(row.tensors) or 'nothing'}"
-        )
-    if isinstance(values, RemoteTensor):
-        place = f"{name} of {trajectory.trajectory_id}"
-        raise TypeError(f"{place} is a reference: fetch all first, with RemoteTensors.localize(trajectories)")
+def _column(row: RowLike, name: str, column: Column, whose: str) -> torch.Tensor:
+    values = tensor_of(row, name, whose=whose)
     # Copied: arrays may be read-only, and a batch is the trainer's to change.
     tensor = values if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(values))
-    if tensor.ndim != 1:
-        raise ValueError(f"{name} of {trajectory.trajectory_id} is {list(tensor.shape)}; it must be [tokens]")
     return tensor.to(column.dtype)
 
 
