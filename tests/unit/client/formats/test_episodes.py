@@ -1,0 +1,59 @@
+"""The fleet and the agent that a trainer's configuration names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolloutfleet.fleet import BadArgument
+from rolloutfleet.formats.episodes import Episodes, call_agent
+
+HERE = __name__
+
+
+def twice(session: Any, task: int) -> int:
+    return 2 * task
+
+
+async def awaited(session: Any, task: int) -> float:
+    return task / 2
+
+
+async def silent(session: Any, task: int) -> None:
+    pass
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "admin.key"
+    file.write_text("of the tests\n")
+    monkeypatch.setenv("ROLLOUTFLEET_ADMIN_KEY_FILE", str(file))
+    monkeypatch.delenv("ROLLOUTFLEET_URL", raising=False)
+    return file
+
+
+def test_a_fleet_is_named_by_configuration_before_environment(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUTFLEET_URL", "http://environment")
+    assert Episodes(agent="a:b").where().urls == ("http://environment",)
+    assert Episodes(agent="a:b", fleet="http://configured").where().urls == ("http://configured",)
+    book = key.parent / "fleet.json"
+    book.write_text(f'{{"proxies": [{{"url": "http://proxy"}}], "admin_key_file": "{key}"}}')
+    assert Episodes(agent="a:b", fleet=str(key.parent)).where().urls == ("http://proxy",)
+    monkeypatch.setenv("ROLLOUTFLEET_FLEET_FILE", str(book))
+    monkeypatch.delenv("ROLLOUTFLEET_URL")
+    assert Episodes(agent="a:b").where().urls == ("http://proxy",)
+
+
+def test_a_fleet_that_is_named_nowhere_is_an_error(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(key.parent)
+    with pytest.raises(BadArgument, match="path: say which fleet's"):
+        Episodes(agent="a:b").where()
+
+
+async def test_an_agent_is_a_function_that_may_be_awaited_and_may_reward() -> None:
+    session: Any = None
+    assert await call_agent(f"{HERE}:twice", session, 3) == 6.0
+    assert await call_agent(f"{HERE}:awaited", session, 3) == 1.5
+    assert await call_agent(f"{HERE}:silent", session, 3) is None
+    with pytest.raises(AttributeError, match="missing"):
+        await call_agent(f"{HERE}:missing", session, 3)
