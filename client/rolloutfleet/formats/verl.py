@@ -69,13 +69,17 @@ class FleetAgentLoop:
         self._episodes = Episodes(**{name: value for name, value in configured.items() if name in fields})
 
     async def run(self, sampling_params: dict[str, Any], **task: Any) -> Any:
-        """A rollout. It stays leased until `acknowledge`, whose argument is in `extra_fields[LEASES]`.
+        """A rollout. It stays leased until `acknowledge`, whose argument is in `extra_fields[LEASES]`; one without an
+        output is acknowledged at once.
 
         Raises FleetError, which verl counts as a failure of the whole prompt.
         """
         rollout = await self._episodes.run(task, sampling=sampling_params)
         lengths = {"prompt_length": self._limits.prompt_length, "response_length": self._limits.response_length}
         made = outputs(rollout, **lengths) if self._several else [output(rollout, **lengths)]
+        if not made:
+            # No output carries the lease, and no step trains on it.
+            await self._episodes.acknowledge(leases_of(rollout))
         for each in made:
             each.extra_fields[LEASES] = leases_of(rollout)
         return made if self._several else made[0]

@@ -116,3 +116,6 @@ async def test_verls_agent_loop_gives_outputs_that_can_be_acknowledged(
     leases = [*several.extra_fields[verl.LEASES], *one.extra_fields[verl.LEASES]]
     await verl.acknowledge([*leases, *leases])
     assert fleet.audit().turns.acknowledged == before.acknowledged + 4
+    crashing = configured | {"agent": f"{HERE}:crashes"}
+    assert await verl.FleetAgentLoop(config, **crashing).run(asked) == []
+    assert fleet.audit().turns.acknowledged == before.acknowledged + 5
