@@ -1,4 +1,5 @@
-"""The snippets of docs/trainer.md run in their order against a fleet, and so does the example."""
+"""The snippets of docs/trainer.md run in their order against a fleet, and so do the loop of docs/trainers.md and the
+example."""
 
 import json
 import re
@@ -57,6 +58,20 @@ def test_the_page_runs(quickstart: Running, tmp_path: Path) -> None:
     assert "run 1 " in done.stdout
     audit = quickstart.proxy.audit()
     assert audit["turns"]["leased"] == audit["turns"]["live"] == 0
+    assert [proxy.stats()["version"] for proxy in quickstart.proxies] == [2, 2]
+
+
+def test_the_loop_in_forty_lines_trains_and_acknowledges(quickstart: Running, tmp_path: Path) -> None:
+    _, _, section = (ROOT / "docs" / "trainers.md").read_text().partition("\n## Write your own in forty lines\n")
+    code = snippets(section)
+    assert len([line for line in code.splitlines() if line]) <= 40
+    done = ran(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    left_out = [int(found) for found in re.findall(r"^(\d+) of 12 left out$", done.stdout, re.MULTILINE)]
+    assert len(left_out) == 2
+    assert done.stdout.count("trained, advantage") == 24 - sum(left_out) > 0
+    audit = quickstart.proxies[0].audit(), quickstart.proxies[1].audit()
+    assert [each["turns"]["leased"] + each["turns"]["live"] for each in audit] == [0, 0]
     assert [proxy.stats()["version"] for proxy in quickstart.proxies] == [2, 2]
 
 
