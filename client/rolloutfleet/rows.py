@@ -17,7 +17,7 @@ class RowLike(Protocol):
 
 
 class TrajectoryLike(Protocol):
-    """What `rolloutfleet.Fleet.export` hands out, or anything like it."""
+    """A trajectory that `rolloutfleet.Fleet.export` hands out, or anything like it."""
 
     @property
     def trajectory_id(self) -> str: ...

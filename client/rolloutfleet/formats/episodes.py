@@ -37,7 +37,7 @@ class AgentFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """How rollouts are made: where, and by which agent. Its fields are what a trainer's configuration says."""
+    """A fleet and an agent to make rollouts with, as a trainer's configuration names them."""
 
     agent: str
     """`package.module:function`, called as `agent(session, task)`, in a thread unless it is async; or a command line,
@@ -47,9 +47,9 @@ class Episodes:
     """The address of a proxy, or a local fleet's `fleet.json` or folder. By default ROLLOUTFLEET_URL or
     ROLLOUTFLEET_FLEET_FILE names it, else it is the only one that was started in the working folder."""
     timeout: float | None = None
-    """Seconds for the agent, which fails after them."""
+    """Seconds for the agent, which fails after them. A command is killed; a function in a thread can't be."""
     lease_seconds: float = 86400.0
-    """How long trajectories stay leased for the step; later acknowledgements count unless they were leased again."""
+    """The time of a lease, for the step; a later acknowledgement counts unless somebody else has leased it since."""
 
     async def run(
         self, task: Any, *, task_id: str | None = None, sampling: Mapping[str, Any] | None = None
@@ -93,7 +93,7 @@ class _Leased:
 
 
 def leases_of(trajectories: Iterable[Leased]) -> list[Lease]:
-    """What `Episodes.acknowledge` takes."""
+    """The leases of these trajectories, for `Episodes.acknowledge`."""
     return [{"trajectory_id": each.trajectory_id, "lease_id": each.lease_id} for each in trajectories]
 
 

@@ -13,7 +13,7 @@ Rollout: TypeAlias = Sequence[Trajectory]
 
 
 class LeftOut(NamedTuple):
-    """What of a rollout does not reach the trainer."""
+    """The part of a rollout that does not reach the trainer."""
 
     rows: int
     """Rows with something to train."""
@@ -67,7 +67,7 @@ def trained_tokens(row: RowLike) -> int:
 
 
 def beside(rollout: Rollout, kept: Row | None) -> LeftOut:
-    """What a trainer that takes one row does not get."""
+    """The part that is not in `kept`, for a trainer that takes one row."""
     others = [row for row in training_rows(rollout) if row is not kept]
     return LeftOut(len(others), sum(map(trained_tokens, others)))
 

@@ -16,6 +16,7 @@ from tests.unit.client.formats.test_slime import ASKED, Sample
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.formats import rows_of, slime, verl
 from rolloutfleet.formats.episodes import Episodes, leases_of
+from rolloutfleet.formats.rollouts import trained_tokens
 
 HERE = __name__
 COMMAND = """
@@ -76,7 +77,7 @@ async def test_an_episode_has_the_rows_of_the_fleet_and_the_trainers_sampling(co
         assert (turn.sampling.temperature, turn.sampling.top_k) == (0.7, 5)
     (sample,) = slime.samples([trajectory], ASKED)
     (row,) = rows_of([trajectory])
-    assert same(sample.tokens, row, "input_ids") and sum(sample.loss_mask) == (row.tensors["loss_mask"] == 1).sum()
+    assert same(sample.tokens, row, "input_ids") and sum(sample.loss_mask) == trained_tokens(row)
     await episodes.acknowledge(leases_of([trajectory]))
 
 

@@ -141,7 +141,7 @@ def column(row: Row, name: str) -> NDArray[Any]:
 
 
 def same(found: Any, row: Row, name: str, *, begin: int = 0) -> bool:
-    """Whether numbers are those of a row's tensor from `begin` on, bit for bit."""
+    """Compare numbers with a row's tensor from `begin` on, bit for bit."""
     values = column(row, name)[begin:]
     return np.asarray(found, dtype=values.dtype).tobytes() == values.tobytes()
 

@@ -54,6 +54,13 @@ def test_main_row_is_the_last_leaf_of_the_main_loop() -> None:
         assert beside(made, found).rows == len(rows_of(made)) - 1
 
 
+def test_main_row_of_a_rewritten_history_is_the_newest() -> None:
+    rewritten = [turn(None), turn(0), turn(0), turn(None, "subagent")]
+    for made in (rollout(rewritten), rollout(rewritten, ends=[2])[::-1]):
+        found = main_row(made)
+        assert found is not None and found.turn_ids[-1] == "t2"
+
+
 def test_main_row_is_none_without_a_turn_of_the_main_loop() -> None:
     assert main_row([]) is None
     only = rollout([turn(None, "subagent")])
