@@ -79,7 +79,12 @@ class Ask:
 
     @property
     def takes_tensors(self) -> bool:
-        return self.route in ("PUT /shards/{id}", "POST /sessions/{id}/annotations")
+        return self.goes_to_disk or self.route == "POST /sessions/{id}/annotations"
+
+    @property
+    def goes_to_disk(self) -> bool:
+        """Its body is written as it comes, so that a compressed one is refused."""
+        return self.route == "PUT /shards/{id}"
 
     @property
     def by_key_alone(self) -> bool:

@@ -424,7 +424,7 @@ def compressed(ask: Ask, random: Random) -> Made:
     deflated = random.random() < 0.5
     draft.body = zlib.compress(plain) if deflated else gzip.compress(plain)
     draft.headers.append((b"content-encoding", b"deflate" if deflated else b"gzip"))
-    expect = Expect.EITHER if plain == ask.body and not ask.takes_tensors else Expect.REFUSED
+    expect = Expect.EITHER if plain == ask.body and not ask.goes_to_disk else Expect.REFUSED
     return _case(ask, "compressed", random, draft, expect=expect)
 
 
