@@ -73,6 +73,8 @@ class DumpedSession(DumpPart):
     """New prompt tokens and output tokens of all turns."""
     trajectories: Whole
     """Closed in all: the number of its newest trajectory."""
+    await_reward: Finite | None = None
+    """Seconds that its trajectories wait for a reward."""
     sampling: Json | None = None
     """Its `defaults` and `overrides` of sampling parameters."""
     outcome: Outcome | None = None

@@ -179,10 +179,11 @@ class AsyncFleet(FleetBase):
     async def start_session(self, task_id: str | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
 
-        `stale_after` is in seconds. `on_error` is what becomes of it where its `with` block ends with an exception:
-        `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it. `sampling` holds
-        `defaults` and `overrides` for what its agent asks for (`wire.SessionSampling`); the `max_tokens` there are
-        those of an answer, and the one beside it the session's. Raises TookTooLong.
+        `stale_after` is in seconds, and so is `await_reward`: what is closed without a reward is not exported before it
+        has one, or has waited for so long. `on_error` is what becomes of it where its `with` block ends with an
+        exception: `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it.
+        `sampling` holds `defaults` and `overrides` for what its agent asks for (`wire.SessionSampling`); the
+        `max_tokens` there are those of an answer, and the one beside it the session's. Raises TookTooLong.
         """
         group = await self.start_group(1, task_id, **options)
         return group.sessions[0]
@@ -194,6 +195,7 @@ class AsyncFleet(FleetBase):
         *,
         metadata: Mapping[str, JsonValue] | None = None,
         stale_after: float | None = None,
+        await_reward: float | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
         sampling: SamplingOption = None,
@@ -203,13 +205,14 @@ class AsyncFleet(FleetBase):
     ) -> AsyncGroup:
         """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
 
-        `timeout`, `sampling`, `stale_after` and `on_error` are those of `start_session`. Raises TookTooLong.
+        The options are those of `start_session`. Raises TookTooLong.
         """
         values = {
             "task_id": task_id,
             "group_size": size,
             "metadata": None if metadata is None else dict(metadata),
             "stale_after": stale_after,
+            "await_reward": await_reward,
             "sampling": sampling,
             "limits": {"turns": max_turns, "tokens": max_tokens},
             "agent_may": list(agent_may),

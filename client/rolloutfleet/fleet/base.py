@@ -42,6 +42,7 @@ class SessionOptions(TypedDict, total=False):
 
     metadata: Mapping[str, JsonValue] | None
     stale_after: float | None
+    await_reward: float | None
     max_turns: int | None
     max_tokens: int | None
     sampling: SamplingOption

@@ -43,6 +43,11 @@ class SessionSampling(Request):
     overrides: SamplingValues = SamplingValues()
 
 
+def _unsaid(value: object) -> bool:
+    """Left out, so that a start of an earlier version can be made again across an upgrade: its key is bound to this."""
+    return value is None
+
+
 class StartSessions(Request):
     """POST /sessions: one session, or a group for one task."""
 
@@ -50,7 +55,9 @@ class StartSessions(Request):
     group_size: Annotated[int, Field(ge=1, le=4096)] = 1
     stale_after: Seconds | None = None
     limits: SessionLimits = SessionLimits()
-    sampling: SessionSampling | None = None
+    sampling: SessionSampling | None = Field(default=None, exclude_if=_unsaid)
+    await_reward: Seconds | None = Field(default=None, exclude_if=_unsaid)
+    """Seconds that a closed trajectory waits for a reward before it is exported without one."""
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
 
@@ -126,6 +133,7 @@ class SessionStatus(Answered):
     fate: str | None = None
     """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
     stale_after: float | None = None
+    await_reward: float | None = None
     limits: dict[str, int | None] = Field(default_factory=dict)
     sampling: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """`defaults` and `overrides`, the fleet's included, as far as there are some."""

@@ -37,6 +37,8 @@ class SessionRecord:
     state: str
     tokens: int
     created_at: float
+    await_reward: float | None = None
+    """Seconds that its trajectories wait for a reward; None: not at all."""
     sampling_json: str | None = None
     """As it is in the row (`domain.sampling.SessionSampling`); None where nothing is said."""
     imported: bool = False

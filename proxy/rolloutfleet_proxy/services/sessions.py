@@ -92,7 +92,7 @@ class SessionService:
                 "group_size", f"A proxy of this fleet has room for {room} sessions, and a group stays together."
             )
         sampling = session_sampling(asked.sampling, fleet.sampling, self.check_arguments)
-        body = b"" if idempotency_key is None else _body(asked)
+        body = b"" if idempotency_key is None else asked.model_dump_json().encode()
         call = keyed_call(idempotency_key, scope="start", body=body)
         with self.admission.places(asked.group_size) as places:
             work = partial(
@@ -282,12 +282,6 @@ def _limited(asked: StartSessions, fleet: LimitsSpec) -> StartSessions:
     ours = SessionLimits.model_construct(turns=fleet.turns, tokens=fleet.tokens)
     limits = ours.model_copy(update=asked.limits.model_dump(exclude_none=True))
     return asked.model_copy(update={"limits": limits})
-
-
-def _body(asked: StartSessions) -> bytes:
-    """What a key is bound to. A field that was not there in earlier versions is left out where it is not given, so that
-    a start can be made again across an upgrade."""
-    return asked.model_dump_json(exclude={"sampling"} if asked.sampling is None else None).encode()
 
 
 def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:

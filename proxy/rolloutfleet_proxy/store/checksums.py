@@ -60,11 +60,15 @@ GUARDED: Final = {
             *("fate", "reason", "turns", "tokens", "trajectories", "created_at", "touched", "ended", "imported_at"),
             *("sampling", "branches", "output_tokens", "version_min", "version_max", "rewarded", "reward"),
             *("reward_turn", "last_activity_at", "episode_turns", "outcome", "outcome_reason", "met_limit"),
+            "await_reward",
         ),
     ),
     "trajectories": Guarded(
         ("session", "number"),
-        ("closed_by", "reward_turn", "turns", "state", "reason", "frozen", "lease", "marked", "closed_at"),
+        (
+            *("closed_by", "reward_turn", "turns", "state", "reason", "frozen", "lease", "marked", "closed_at"),
+            "waits_until",
+        ),
     ),
     "leases": Guarded(("id",), ("name", "request", "statuses", "state", "expires", "changed")),
     "leased": Guarded(("lease", "session", "number"), ("session_name", "acknowledged", "leased_at", "acknowledged_at")),

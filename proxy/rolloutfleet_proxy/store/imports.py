@@ -22,7 +22,7 @@ from rolloutfleet_proxy.domain.outcome import Ending
 from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
-from rolloutfleet_proxy.store import annotations, recoveries, rewards, summaries
+from rolloutfleet_proxy.store import annotations, recoveries, rewards, summaries, waiting
 from rolloutfleet_proxy.store.sessions import insert, set_ending
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -214,6 +214,7 @@ def _arrive(transaction: Transaction, staged: Staged) -> ImportedDump:
         "UPDATE trajectories SET state = ?, turns = ? WHERE session = ? AND number = ?",
         (READY, turns, session, number),
     )
+    waiting.begin(transaction, session, number)
     drop_marked(transaction, session, number, recoveries.mark(transaction, session, number))
     return ImportedDump(name=str(name), session_id=row[0], trajectory_id=trajectory_name(row[0], number), turns=turns)
 
@@ -264,6 +265,7 @@ def _insert_session(transaction: Transaction, dumped: DumpedSession) -> int:
         limits=dumped.limits,
         agent_may=frozenset(dumped.agent_may),
         stale_after=dumped.stale_after,
+        await_reward=dumped.await_reward,
         state=CLOSED,
         tokens=0,
         created_at=dumped.created_at,

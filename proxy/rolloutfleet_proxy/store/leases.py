@@ -78,9 +78,9 @@ class Grant:
 def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedCall | None = None) -> Grant:
     """Lease what is ready of the named sessions, or of a group; else of the oldest groups that are complete.
 
-    A group is complete where each member has ended or has a ready trajectory, and nothing of it is leased. Groups
-    are taken whole, up to `asked.most` trajectories; a first one that is larger is taken all the same, or it would
-    never be. Nothing to lease makes no lease, and is not remembered under the call's key.
+    A group is complete where each member has ended or has a ready trajectory, and nothing of it is leased, or waits for
+    a reward. Groups are taken whole, up to `asked.most` trajectories; a first one that is larger is taken all the same,
+    or it would never be. Nothing to lease makes no lease, and is not remembered under the call's key.
 
     The same call again gets the same lease and trajectories, those acknowledged since left out; given back or
     expired, they are leased again. Raises GroupNotFound, LeaseExpired or AlreadyLeased where the same call can't
@@ -92,8 +92,8 @@ def grant(transaction: Transaction, owner: Owner, asked: AskExport, call: KeyedC
         return _granted_again(transaction, json.loads(before))
     candidates = _candidates(transaction, asked)
     statuses: Statuses = [
-        (name, _status(state, ready, leased, damaged, stone))
-        for name, _, state, ready, leased, damaged, stone in candidates
+        (name, _status(state, ready, waiting, leased, damaged, stone))
+        for name, _, state, ready, waiting, leased, damaged, stone in candidates
     ]
     members = _ready(transaction, [session for _, session, _, ready, *_ in candidates if ready])
     if not members:
@@ -216,7 +216,8 @@ def expire(transaction: Transaction) -> None:
 
 
 _CANDIDATE = """
-    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready'),
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready' AND waits_until <= ?2),
+    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready' AND waits_until > ?2),
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'leased'),
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'damaged')
 """
@@ -224,50 +225,52 @@ _CANDIDATE = """
 _NAMED = f"""
 SELECT asked.value, sessions.id, sessions.state, {_CANDIDATE},
     EXISTS (SELECT 1 FROM tombstones WHERE name = asked.value)
-FROM json_each(?) AS asked LEFT JOIN sessions ON sessions.name = asked.value ORDER BY asked.key
+FROM json_each(?1) AS asked LEFT JOIN sessions ON sessions.name = asked.value ORDER BY asked.key
 """
 
 _OF_GROUPS = f"""
 SELECT sessions.name, sessions.id, sessions.state, {_CANDIDATE}, 0
-FROM sessions WHERE group_name IN (SELECT value FROM json_each(?)) ORDER BY sessions.id
+FROM sessions WHERE group_name IN (SELECT value FROM json_each(?1)) ORDER BY sessions.id
 """
 
 _BURIED_OF_GROUP = """
-SELECT name, NULL, NULL, 0, 0, 0, 1 FROM tombstones
+SELECT name, NULL, NULL, 0, 0, 0, 0, 1 FROM tombstones
 WHERE group_name = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = tombstones.name) ORDER BY id
 """
 
 _COMPLETE_GROUPS = """
 WITH held AS (
-    SELECT session, sum(state = 'ready') AS ready, sum(state = 'leased') AS leased,
+    SELECT session, sum(state = 'ready' AND waits_until <= ?1) AS ready,
+        sum(state = 'leased' OR state = 'ready' AND waits_until > ?1) AS taken,
         min(closed_at) FILTER (WHERE state = 'ready') AS closed_at, min(session) AS first
     FROM trajectories WHERE state IN ('ready', 'leased') GROUP BY session
 )
 SELECT group_name, sum(ready) FROM sessions LEFT JOIN held ON held.session = sessions.id
 WHERE group_name IN (SELECT group_name FROM sessions JOIN held ON held.session = sessions.id)
 GROUP BY group_name
-HAVING sum(ready) > 0 AND total(leased) = 0 AND min(sessions.state != 'open' OR coalesce(ready, 0) > 0)
+HAVING sum(ready) > 0 AND total(taken) = 0 AND min(sessions.state != 'open' OR coalesce(ready, 0) > 0)
 ORDER BY min(closed_at), min(first)
 """
 
 
 def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
-    """(session_id, row id, state, ready, leased, damaged, buried) of each session that is asked for."""
+    """(session_id, row id, state, ready, waiting, leased, damaged, buried) of each session that is asked for."""
     if asked.session_ids is not None:
-        return transaction.rows(_NAMED, (json.dumps(asked.session_ids),))
+        return transaction.rows(_NAMED, (json.dumps(asked.session_ids), transaction.served))
     if asked.group_id is not None:
-        found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]),))
+        found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]), transaction.served))
         found += transaction.rows(_BURIED_OF_GROUP, (asked.group_id,))
         if not found:
             raise GroupNotFound(f"There is no group {asked.group_id!r} here.")
         return found
-    return transaction.rows(_OF_GROUPS, (json.dumps(_oldest_complete_groups(transaction, asked.most)),))
+    groups = _oldest_complete_groups(transaction, asked.most)
+    return transaction.rows(_OF_GROUPS, (json.dumps(groups), transaction.served))
 
 
 def _oldest_complete_groups(transaction: Transaction, most: int) -> list[str]:
     taken: list[str] = []
     trajectories = 0
-    for group, ready in transaction.execute(_COMPLETE_GROUPS):
+    for group, ready in transaction.execute(_COMPLETE_GROUPS, (transaction.served,)):
         if taken and trajectories + ready > most:
             break
         taken.append(group)
@@ -275,7 +278,7 @@ def _oldest_complete_groups(transaction: Transaction, most: int) -> list[str]:
     return taken
 
 
-def _status(state: str | None, ready: int, leased: int, damaged: int, buried: int) -> ExportStatus:
+def _status(state: str | None, ready: int, waiting: int, leased: int, damaged: int, buried: int) -> ExportStatus:
     if state is None:
         return "gone" if buried else "unknown"
     if damaged:
@@ -284,15 +287,15 @@ def _status(state: str | None, ready: int, leased: int, damaged: int, buried: in
         return "leased"
     if leased and state != DELETED:
         return "leased_elsewhere"
-    return "not_ready" if state == OPEN else "gone"
+    return "not_ready" if state == OPEN or waiting else "gone"
 
 
 def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
     rows = transaction.rows(
         "SELECT sessions.id, sessions.name, trajectories.number FROM sessions"
-        " JOIN trajectories ON trajectories.session = sessions.id AND trajectories.state = 'ready'"
+        " JOIN trajectories ON trajectories.session = sessions.id AND trajectories.state = 'ready' AND waits_until <= ?"
         " WHERE sessions.id IN (SELECT value FROM json_each(?)) ORDER BY sessions.id, trajectories.number",
-        (json.dumps(list(sessions)),),
+        (transaction.served, json.dumps(list(sessions))),
     )
     return [Member(*row) for row in rows]
 

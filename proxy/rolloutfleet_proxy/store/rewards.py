@@ -8,6 +8,7 @@ from rolloutfleet.wire import GiveReward, Rewarded
 from rolloutfleet_proxy.domain.errors import NoTurnYet, RewardFrozen, TurnNotFound
 from rolloutfleet_proxy.domain.ledger import DISCARDED, LIVE
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD, trajectory_name
+from rolloutfleet_proxy.store import waiting
 from rolloutfleet_proxy.store.sessions import load_undeleted, touch
 from rolloutfleet_proxy.store.summaries import OF_MAIN, add_reward
 from rolloutfleet_proxy.store.trajectories import close_turns
@@ -43,6 +44,9 @@ def give_reward(transaction: Transaction, session: int, asked: GiveReward) -> Re
         add_reward(transaction, session, number, first=before is None)
     if for_episode != (number in episode_turns) and why is None:
         _set_episode_turns(transaction, session, episode_turns ^ {number})
+    if trajectory is not None:
+        is_episodes = for_episode and (why is None or number in episode_turns)
+        waiting.end(transaction, session, trajectory, later_too=is_episodes)
     touch(transaction, session)
     if asked.closes:
         closed = close_turns(transaction, session, closed_by=BY_REWARD, reward_turn=number)

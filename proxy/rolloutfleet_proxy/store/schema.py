@@ -13,7 +13,7 @@ from rolloutfleet_proxy.store.checksums import (
     install,
 )
 
-LATEST = 11
+LATEST = 12
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -291,11 +291,18 @@ ALTER TABLE sessions ADD COLUMN met_limit TEXT;
 """
 
 
-def _guarded(table: str, guarded: Guarded) -> str:
+_NEW_12 = {"sessions": ("await_reward",), "trajectories": ("waits_until",)}
+
+
+def _before_12(table: str) -> Guarded:
+    guarded = GUARDED[table]
+    return guarded._replace(columns=tuple(name for name in guarded.columns if name not in _NEW_12.get(table, ())))
+
+
+def _keeping_checksums(table: str, guarded: Guarded) -> str:
     here = " AND ".join(f"{column} IS new.{column}" for column in guarded.key)
     of_old, of_new = guarded.of("old."), guarded.of("new.")
     return f"""
-ALTER TABLE {table} ADD COLUMN checksum INTEGER;     -- of all others; null where an earlier version wrote the row
 CREATE TRIGGER {table}_row_added AFTER INSERT ON {table} BEGIN
     UPDATE {table} SET checksum = {of_new} WHERE {here};
 END;
@@ -305,8 +312,10 @@ END;
 """
 
 
+_CHECKSUM = "ADD COLUMN checksum INTEGER;    -- of all others; null where an earlier version wrote the row"
+
 _V11 = f"""
-{"".join(_guarded(table, guarded) for table, guarded in GUARDED.items())}
+{"".join(f"ALTER TABLE {table} {_CHECKSUM}{_keeping_checksums(table, _before_12(table))}" for table in GUARDED)}
 -- Of turns, whose rows are long: a change of a few bytes must not rewrite one. A turn that an earlier version wrote has
 -- none here until it was given them (`checksums.fill_some`).
 CREATE TABLE turn_checksums (
@@ -333,6 +342,24 @@ END;
 INSERT INTO facts (name, value) SELECT 'without_checksums', max(id) FROM turns HAVING count(*);
 """
 
+
+def _with_new_columns(table: str) -> str:
+    before, after = _before_12(table), GUARDED[table]
+    return f"""
+DROP TRIGGER {table}_row_added; DROP TRIGGER {table}_row_changed;
+UPDATE {table} SET checksum = iif(checksum = {before.of()}, {after.of()}, {WRONG}) WHERE checksum IS NOT NULL;
+{_keeping_checksums(table, after)}
+"""
+
+
+_V12 = f"""
+-- Seconds that its trajectories wait for a reward; null: not at all.
+ALTER TABLE sessions ADD COLUMN await_reward REAL;
+-- Served seconds: until then nobody gets it, as it waits for a reward.
+ALTER TABLE trajectories ADD COLUMN waits_until REAL NOT NULL DEFAULT 0;
+{"".join(map(_with_new_columns, _NEW_12))}
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -352,7 +379,7 @@ INSERT OR REPLACE INTO facts (name, value) SELECT 'shards', count(*) FROM shards
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10, 11: _V11}
+_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10, 11: _V11, 12: _V12}
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

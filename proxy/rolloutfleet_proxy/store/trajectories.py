@@ -25,7 +25,7 @@ from rolloutfleet_proxy.domain.trajectory import (
     orphans,
     trajectory_name,
 )
-from rolloutfleet_proxy.store import recoveries
+from rolloutfleet_proxy.store import recoveries, waiting
 from rolloutfleet_proxy.store.deliveries import IS_LOST
 from rolloutfleet_proxy.store.sessions import end, load_ending, load_undeleted, set_ending
 from rolloutfleet_proxy.store.tombstones import bury
@@ -58,6 +58,7 @@ def close_turns(
         " VALUES (?, ?, ?, ?, ?, 'ready', ?)",
         (session, number, closed_by, reward_turn, turns, transaction.wall),
     )
+    waiting.begin(transaction, session, number)
     drop_marked(transaction, session, number, recoveries.mark(transaction, session, number))
     return number
 

@@ -26,6 +26,14 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "what-waits-for-its-reward-is-leased",
+        Promise.LEASE,
+        PROXY,
+        "AND state = 'ready' AND waits_until <= ?2),",
+        "AND state = 'ready' AND ?2 IS NOT NULL),",
+        ("store/test_waiting.py",),
+    ),
+    Fault(
         "a-response-says-before-its-commit-that-a-call-is-whole",
         Promise.COMMIT,
         PROXY,
@@ -383,7 +391,7 @@ FAULTS = [
         "a-group-is-leased-by-halves",
         Promise.LEASE,
         PROXY,
-        "HAVING sum(ready) > 0 AND total(leased) = 0 AND",
+        "HAVING sum(ready) > 0 AND total(taken) = 0 AND",
         "HAVING sum(ready) > 0 AND",
         LEASES,
     ),

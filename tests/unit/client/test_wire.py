@@ -35,6 +35,8 @@ def nested(levels: int) -> list[Any]:
         (wire.StartSessions, {"group_size": True}),
         (wire.StartSessions, {"stale_after": "1h"}),
         (wire.StartSessions, {"stale_after": 0}),
+        (wire.StartSessions, {"await_reward": 0}),
+        (wire.StartSessions, {"await_reward": True}),
         (wire.StartSessions, {"limits": {"turns": 0}}),
         (wire.StartSessions, {"limits": {"turn": 1}}),
         (wire.StartSessions, {"metadata": {"x": math.nan}}),
@@ -88,8 +90,12 @@ def test_requests_have_the_contracts_defaults() -> None:
     assert wire.StartSessions.model_validate({}).group_size == 1
 
 
-def test_a_start_that_says_nothing_of_sampling_is_what_an_older_proxy_reads() -> None:
-    assert "sampling" not in wire.StartSessions().model_dump_json(by_alias=True, exclude_none=True)
+def test_a_start_with_nothing_new_is_what_an_older_proxy_reads_and_bound_a_key_to() -> None:
+    said = {"task_id", "group_size", "stale_after", "limits", "metadata", "agent_may"}
+    assert json.loads(wire.StartSessions().model_dump_json()).keys() == said
+
+
+def test_a_sessions_sampling_is_sent_as_it_was_said() -> None:
     asked = wire.StartSessions.model_validate(
         {"sampling": {"defaults": {"temperature": 1, "chat_template_kwargs": {"x": None, "y": nested(63)}}}}
     )

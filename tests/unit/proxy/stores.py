@@ -16,7 +16,7 @@ from rolloutfleet_proxy.domain.messages import PLAIN_RULES
 from rolloutfleet_proxy.domain.turn import Delivery, Extras, NewTurn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import schema
-from rolloutfleet_proxy.store.checksums import GUARDED
+from rolloutfleet_proxy.store.checksums import GUARDED, install
 from rolloutfleet_proxy.store.database import FILE, Database, open_database
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.store import Store
@@ -108,6 +108,16 @@ class SyncStore:
         return self.run(lambda transaction: commit_turn(transaction, turn)).number
 
 
+def _without_new_columns(table: str, names: Sequence[str]) -> str:
+    before = schema._before_12(table)
+    return f"""
+DROP TRIGGER {table}_row_added; DROP TRIGGER {table}_row_changed;
+{"".join(f"ALTER TABLE {table} DROP COLUMN {name};" for name in names)}
+UPDATE {table} SET checksum = {before.of()};
+{schema._keeping_checksums(table, before)}
+"""
+
+
 _UNDONE: Final = {
     6: "DROP TABLE annotations;",
     7: "".join(
@@ -128,12 +138,14 @@ _UNDONE: Final = {
             "DROP TABLE turn_checksums; DELETE FROM facts WHERE name = 'without_checksums';",
         ]
     ),
+    12: "".join(_without_new_columns(table, names) for table, names in schema._NEW_12.items()),
 }
 
 
 def as_of_version(folder: Path, version: int) -> None:
     """Make of a store that is closed what an earlier program would have written."""
     with closing(sqlite3.connect(folder / FILE)) as connection:
+        install(connection)
         for step in range(schema.version(connection), version, -1):
             connection.executescript(_UNDONE[step])
         connection.execute(f"PRAGMA user_version = {version}")

@@ -22,6 +22,7 @@ ASKED = StartSessions(
     limits=SessionLimits(turns=4),
     agent_may=["reward", "close"],
     stale_after=7.5,
+    await_reward=9.5,
 )
 PLAIN = StartSessions()
 

@@ -73,7 +73,7 @@ def test_a_session_of_a_turn_that_changed_is_named_and_withheld_and_the_others_a
         (table, column)
         for table in ("sessions", "trajectories")
         for column in GUARDED[table].columns
-        if column not in ("name", "group_name", "state", "lease")  # by which it is found
+        if column not in ("name", "group_name", "state", "lease", "waits_until")  # by which it is found
     ],
 )
 def test_a_session_whose_own_rows_changed_is_withheld_whatever_is_written_to_them(
