@@ -99,6 +99,8 @@ class Admission:
         for ordinal in await self._proxies.ordinals():
             try:
                 async for shown in self._listed(ordinal):
+                    if not shown.train:
+                        continue
                     if shown.state == OPEN:
                         self.slots.adopt(shown.session_id, ordinal=ordinal, ended=False)
                     elif shown.fate in HELD:

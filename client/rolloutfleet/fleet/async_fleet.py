@@ -180,7 +180,8 @@ class AsyncFleet(FleetBase):
         """Start a session, once the staleness budget has room; wait no longer than `timeout` for that.
 
         `stale_after` is in seconds, and so is `await_reward`: what is closed without a reward is not exported before it
-        has one, or has waited for so long. `on_error` is what becomes of it where its `with` block ends with an
+        has one, or has waited for so long. With `train=False` it is an evaluation, which is never exported and takes no
+        part in the budget. `on_error` is what becomes of it where its `with` block ends with an
         exception: `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it.
         `sampling` holds `defaults` and `overrides` for what its agent asks for (`wire.SessionSampling`); the
         `max_tokens` there are those of an answer, and the one beside it the session's. Raises TookTooLong.
@@ -196,6 +197,7 @@ class AsyncFleet(FleetBase):
         metadata: Mapping[str, JsonValue] | None = None,
         stale_after: float | None = None,
         await_reward: float | None = None,
+        train: bool = True,
         max_turns: int | None = None,
         max_tokens: int | None = None,
         sampling: SamplingOption = None,
@@ -213,6 +215,7 @@ class AsyncFleet(FleetBase):
             "metadata": None if metadata is None else dict(metadata),
             "stale_after": stale_after,
             "await_reward": await_reward,
+            "train": train,
             "sampling": sampling,
             "limits": {"turns": max_turns, "tokens": max_tokens},
             "agent_may": list(agent_may),
@@ -221,13 +224,14 @@ class AsyncFleet(FleetBase):
         check_choice("on_error", on_error, ("close", "delete"))
         self._proxies.check_open()
         admission = self._admission
-        async with nullcontext() if admission is None else admission.admitted(size, timeout=timeout):
+        async with nullcontext() if admission is None or not train else admission.admitted(size, timeout=timeout):
             # A key belongs to one proxy, and where that is down another key's may be up.
             started = await self._proxies.call(
                 "POST", "/sessions", wire.StartedSessions, body=asked, key=new_key(), new_keys=True
             )
         names = [session.session_id for session in started.sessions]
-        self._slots.started(names, ordinal=owner_of(started.group_id))
+        if train:
+            self._slots.started(names, ordinal=owner_of(started.group_id))
         sessions = tuple(
             AsyncSession(**dict(session), group_id=started.group_id, task_id=task_id, fleet=self, on_error=on_error)
             for session in started.sessions

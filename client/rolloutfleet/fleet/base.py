@@ -43,6 +43,7 @@ class SessionOptions(TypedDict, total=False):
     metadata: Mapping[str, JsonValue] | None
     stale_after: float | None
     await_reward: float | None
+    train: bool
     max_turns: int | None
     max_tokens: int | None
     sampling: SamplingOption

@@ -52,7 +52,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
     @property
     def statuses(self) -> dict[str, ExportStatus]:
         """Of each session that was named, or that an answer told of: leased, damaged, not_ready, leased_elsewhere,
-        gone, or unknown, as it was when last asked."""
+        evaluation, gone, or unknown, as it was when last asked."""
         return self._prefetcher.statuses
 
     @property

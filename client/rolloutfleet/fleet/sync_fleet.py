@@ -65,7 +65,7 @@ class Export(BlockingIterator[Trajectory]):
     @property
     def statuses(self) -> dict[str, ExportStatus]:
         """Of each session that was named, or that an answer told of: leased, damaged, not_ready, leased_elsewhere,
-        gone, or unknown, as it was when last asked."""
+        evaluation, gone, or unknown, as it was when last asked."""
         return dict(self._asynchronous.statuses)
 
     @property

@@ -15,7 +15,7 @@ ExportStyle = Literal["concat", "individual"]
 LineageUse = Literal["train", "context"]
 Credit = Literal["branch", "session"]
 TRAINED_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "truncated")
-ExportStatus = Literal["leased", "damaged", "not_ready", "leased_elsewhere", "gone", "unknown"]
+ExportStatus = Literal["leased", "damaged", "not_ready", "leased_elsewhere", "evaluation", "gone", "unknown"]
 DumpState = Literal["ready", "importing", "imported"]
 
 

@@ -58,6 +58,8 @@ class StartSessions(Request):
     sampling: SessionSampling | None = Field(default=None, exclude_if=_unsaid)
     await_reward: Seconds | None = Field(default=None, exclude_if=_unsaid)
     """Seconds that a closed trajectory waits for a reward before it is exported without one."""
+    train: bool = Field(default=True, exclude_if=bool)
+    """False: an evaluation, which is never leased."""
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
 
@@ -134,6 +136,8 @@ class SessionStatus(Answered):
     """In lists: its term in the ledger, as `/audit` sums them: live, leased, acknowledged, discarded."""
     stale_after: float | None = None
     await_reward: float | None = None
+    train: bool = True
+    """False of an evaluation."""
     limits: dict[str, int | None] = Field(default_factory=dict)
     sampling: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """`defaults` and `overrides`, the fleet's included, as far as there are some."""

@@ -39,6 +39,8 @@ class SessionRecord:
     created_at: float
     await_reward: float | None = None
     """Seconds that its trajectories wait for a reward; None: not at all."""
+    train: bool = True
+    """False: an evaluation."""
     sampling_json: str | None = None
     """As it is in the row (`domain.sampling.SessionSampling`); None where nothing is said."""
     imported: bool = False

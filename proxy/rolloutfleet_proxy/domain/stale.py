@@ -42,6 +42,8 @@ class GroupMember:
     shards: str
     """Tells one state of its shards from another."""
     trajectories: tuple[Held, ...]
+    train: int = True
+    """0: an evaluation, of which nothing is dumped."""
     annotated: int = 0
     """The newest row of its annotations."""
 
@@ -94,7 +96,11 @@ class Due:
     @property
     def may_have_files(self) -> bool:
         """Whether there may be turns to be dumped."""
-        return any(session.turns for session in self.sessions)
+        return any(session.turns for session in self.to_dump)
+
+    @property
+    def to_dump(self) -> tuple[GroupMember, ...]:
+        return tuple(session for session in self.sessions if session.train)
 
     @property
     def names(self) -> tuple[str, ...]:

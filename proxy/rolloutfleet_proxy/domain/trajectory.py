@@ -33,6 +33,9 @@ VOID: Final = "void"
 """A turn that was discarded by itself. As long as `live`, so that an UPDATE changes one page of a long row, and not all
 of it: to discard needs room on a disk that is full. Older rows say `discarded`."""
 
+EVALUATION: Final = "evaluation"
+"""Of a session that is not to be trained: no trainer gets it. It is a status in exports, and why it was discarded."""
+
 # Why something was discarded, beside `deleted`.
 EMPTY: Final = "empty"
 ORPHAN: Final = "orphan"

@@ -55,7 +55,7 @@ def dump(
     """
     written = Written()
     try:
-        for session in chosen.sessions:
+        for session in chosen.to_dump:
             gathered = (shards or {}).get(session.id, _NONE)
             damaged = written.damaged.setdefault(session.id, [])
             asked = partial(_files, read, session, gathered, damaged=damaged)

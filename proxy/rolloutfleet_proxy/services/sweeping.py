@@ -198,7 +198,7 @@ class Sweeper:
         if folder is None:
             return [_Dumped(one, Written()) for one in chosen]
         dumped: list[_Dumped] = []
-        ids = [session.id for one in chosen for session in one.sessions]
+        ids = [session.id for one in chosen for session in one.to_dump]
         with_shards = await self.store.read(partial(metadata_with_shards, sessions=ids))
         ends = time.monotonic() + BATCH_SECONDS
         for place, one in enumerate(chosen):

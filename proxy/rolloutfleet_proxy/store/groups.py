@@ -14,7 +14,7 @@ from rolloutfleet.dumps import DumpName
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, DUMPED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, REST
 from rolloutfleet_proxy.domain.stale import Candidate, Due, Group, GroupMember, Held
-from rolloutfleet_proxy.domain.trajectory import DAMAGED, fate
+from rolloutfleet_proxy.domain.trajectory import DAMAGED, EVALUATION, fate
 from rolloutfleet_proxy.store.dumps import note_files
 from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
 from rolloutfleet_proxy.store.tombstones import bury
@@ -118,7 +118,7 @@ def load_group(source: Source, name: str) -> Group:
         held.setdefault(session, []).append(Held(*trajectory))
     members = named_rows(
         source,
-        "SELECT id, name, state, touched, stale_after, turns, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
+        "SELECT id, name, state, touched, stale_after, turns, train, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
         " FROM shards WHERE session = sessions.id) AS shards, (SELECT coalesce(max(id), 0) FROM annotations"
         # No trainer could take what waits for a reward.
         " WHERE session = sessions.id) AS annotated, max(ended, (SELECT coalesce(max(waits_until), 0) FROM trajectories"
@@ -147,6 +147,7 @@ def _count(transaction: Transaction, session: GroupMember, turns: int, *, dumped
     """Count a session and its live turns as what becomes of them; returns how many turns."""
     transaction.move(TURNS, LIVE, DISCARDED, damaged, reason=DAMAGED)
     turns -= damaged
+    why = EVALUATION if not session.train else None if dumped else NO_DUMP_PATH
     acknowledged = any(held.state == ACKNOWLEDGED for held in session.trajectories)
     reasons = transaction.rows(
         "SELECT state, reason FROM trajectories WHERE session = ? ORDER BY number DESC", (session.id,)
@@ -155,13 +156,10 @@ def _count(transaction: Transaction, session: GroupMember, turns: int, *, dumped
         term, reason = (ACKNOWLEDGED, "") if acknowledged else (DISCARDED, DAMAGED)
     elif not turns:
         term, reason = fate(state=CLOSED, turns=session.turns, trajectories=reasons)
-    elif dumped:
+    elif why is None:
         term, reason = DUMPED, ""
     else:
-        term, reason = (ACKNOWLEDGED, "") if acknowledged else (DISCARDED, NO_DUMP_PATH)
+        term, reason = (ACKNOWLEDGED, "") if acknowledged else (DISCARDED, why)
     transaction.move(SESSIONS, LIVE, term, reason=reason)
-    if dumped:
-        transaction.move(TURNS, LIVE, DUMPED, turns)
-    else:
-        transaction.move(TURNS, LIVE, DISCARDED, turns, reason=NO_DUMP_PATH)
+    transaction.move(TURNS, LIVE, DUMPED if why is None else DISCARDED, turns, reason=why or "")
     return turns

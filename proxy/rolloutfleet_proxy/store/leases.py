@@ -27,7 +27,7 @@ from rolloutfleet_proxy.domain.errors import (
 from rolloutfleet_proxy.domain.idempotency import KeyedCall
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
 from rolloutfleet_proxy.domain.session import DELETED, OPEN
-from rolloutfleet_proxy.domain.trajectory import DAMAGED, READY, trajectory_name
+from rolloutfleet_proxy.domain.trajectory import DAMAGED, EVALUATION, READY, trajectory_name
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.store import recoveries, shards
 from rolloutfleet_proxy.store.idempotency import recall, remember
@@ -215,21 +215,22 @@ def expire(transaction: Transaction) -> None:
 # Choosing
 
 
-_CANDIDATE = """
-    (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready' AND waits_until <= ?2),
+_CANDIDATE = f"""
+    iif(train = 0, '{EVALUATION}', sessions.state),
+    train * (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready' AND waits_until <= ?2),
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'ready' AND waits_until > ?2),
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'leased'),
     (SELECT count(*) FROM trajectories WHERE session = sessions.id AND state = 'damaged')
 """
 
 _NAMED = f"""
-SELECT asked.value, sessions.id, sessions.state, {_CANDIDATE},
+SELECT asked.value, sessions.id, {_CANDIDATE},
     EXISTS (SELECT 1 FROM tombstones WHERE name = asked.value)
 FROM json_each(?1) AS asked LEFT JOIN sessions ON sessions.name = asked.value ORDER BY asked.key
 """
 
 _OF_GROUPS = f"""
-SELECT sessions.name, sessions.id, sessions.state, {_CANDIDATE}, 0
+SELECT sessions.name, sessions.id, {_CANDIDATE}, 0
 FROM sessions WHERE group_name IN (SELECT value FROM json_each(?1)) ORDER BY sessions.id
 """
 
@@ -246,7 +247,7 @@ WITH held AS (
     FROM trajectories WHERE state IN ('ready', 'leased') GROUP BY session
 )
 SELECT group_name, sum(ready) FROM sessions LEFT JOIN held ON held.session = sessions.id
-WHERE group_name IN (SELECT group_name FROM sessions JOIN held ON held.session = sessions.id)
+WHERE train AND group_name IN (SELECT group_name FROM sessions JOIN held ON held.session = sessions.id)
 GROUP BY group_name
 HAVING sum(ready) > 0 AND total(taken) = 0 AND min(sessions.state != 'open' OR coalesce(ready, 0) > 0)
 ORDER BY min(closed_at), min(first)
@@ -281,6 +282,8 @@ def _oldest_complete_groups(transaction: Transaction, most: int) -> list[str]:
 def _status(state: str | None, ready: int, waiting: int, leased: int, damaged: int, buried: int) -> ExportStatus:
     if state is None:
         return "gone" if buried else "unknown"
+    if state == EVALUATION:
+        return "evaluation"
     if damaged:
         return "damaged"
     if ready:

@@ -56,9 +56,9 @@ def list_sessions(connection: sqlite3.Connection, asked: Listing, *, served: flo
         connection,
         "SELECT id, name AS session_id, group_name AS group_id, task_id, state, outcome, outcome_reason,"
         " turns, tokens, trajectories,"
-        f" created_at, max(0.0, :served - touched) AS idle_seconds, fate, {SUMMARY}"
+        f" created_at, max(0.0, :served - touched) AS idle_seconds, fate, train, {SUMMARY}"
         f" FROM sessions WHERE {' AND '.join(conditions)} ORDER BY id {'DESC' if asked.newest_first else 'ASC'}"
         " LIMIT :limit",
         {"served": served, "after": asked.after, "limit": asked.limit, **said},
     )
-    return [(row.pop("id"), row) for row in rows]
+    return [(row.pop("id"), row | {"train": bool(row["train"])}) for row in rows]

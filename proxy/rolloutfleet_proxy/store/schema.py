@@ -291,7 +291,7 @@ ALTER TABLE sessions ADD COLUMN met_limit TEXT;
 """
 
 
-_NEW_12 = {"sessions": ("await_reward",), "trajectories": ("waits_until",)}
+_NEW_12 = {"sessions": ("await_reward", "train"), "trajectories": ("waits_until",)}
 
 
 def _before_12(table: str) -> Guarded:
@@ -355,6 +355,8 @@ UPDATE {table} SET checksum = iif(checksum = {before.of()}, {after.of()}, {WRONG
 _V12 = f"""
 -- Seconds that its trajectories wait for a reward; null: not at all.
 ALTER TABLE sessions ADD COLUMN await_reward REAL;
+-- 0: an evaluation, which nobody gets to train on.
+ALTER TABLE sessions ADD COLUMN train INTEGER NOT NULL DEFAULT 1;
 -- Served seconds: until then nobody gets it, as it waits for a reward.
 ALTER TABLE trajectories ADD COLUMN waits_until REAL NOT NULL DEFAULT 0;
 {"".join(map(_with_new_columns, _NEW_12))}

@@ -23,7 +23,7 @@ _decode = msgspec.json.Decoder().decode
 _COLUMNS: Final = (
     *("name", "key_hash", "group_name", "task_id", "metadata", "limits", "agent_may", "stale_after", "state", "fate"),
     *("created_at", "touched", "ended", "imported_at", "sampling", "branches", "rewarded", "output_tokens"),
-    *("last_activity_at", "await_reward"),
+    *("last_activity_at", "await_reward", "train"),
 )
 SUMMARY: Final = "branches, reward, rewarded, output_tokens, version_min, version_max, last_activity_at"
 """Columns that say what a list shows of a session's turns (`summaries`), as they are selected."""
@@ -40,7 +40,7 @@ def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequen
             *(record.state, fate, record.created_at, transaction.served),
             None if record.state == OPEN else transaction.served,
             transaction.wall if record.imported else None,
-            *(record.sampling_json, 0, 0, 0, transaction.wall, record.await_reward),
+            *(record.sampling_json, 0, 0, 0, transaction.wall, record.await_reward, record.train),
         ),
     )
     assert inserted.lastrowid is not None
@@ -71,6 +71,7 @@ def start(
             agent_may=frozenset(asked.agent_may),
             stale_after=asked.stale_after,
             await_reward=asked.await_reward,
+            train=asked.train,
             state=OPEN,
             tokens=0,
             created_at=transaction.wall,
@@ -175,7 +176,7 @@ def load_undeleted(transaction: Transaction, session: int, *, gone_message: str 
 
 _SELECT = (
     "SELECT id, name, key_hash, group_name AS 'group', task_id, metadata AS metadata_json, limits, agent_may,"
-    " stale_after, await_reward, state, tokens, created_at, sampling AS sampling_json,"
+    " stale_after, await_reward, train, state, tokens, created_at, sampling AS sampling_json,"
     " imported_at IS NOT NULL AS imported FROM sessions WHERE "
 )
 
@@ -190,5 +191,5 @@ def find(
         return tombstones.find(connection, column=column, value=value)
     record = SessionRecord(**row)
     record.limits, record.agent_may = _decode(row["limits"]), frozenset(_decode(row["agent_may"]))
-    record.imported = bool(row["imported"])
+    record.imported, record.train = bool(row["imported"]), bool(row["train"])
     return record

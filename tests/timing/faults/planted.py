@@ -26,6 +26,14 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "an-evaluation-is-leased",
+        Promise.LEASE,
+        PROXY,
+        "    train * (SELECT count(*)",
+        "    (SELECT count(*)",
+        ("store/test_evaluations.py",),
+    ),
+    Fault(
         "what-waits-for-its-reward-is-leased",
         Promise.LEASE,
         PROXY,

@@ -37,6 +37,7 @@ def nested(levels: int) -> list[Any]:
         (wire.StartSessions, {"stale_after": 0}),
         (wire.StartSessions, {"await_reward": 0}),
         (wire.StartSessions, {"await_reward": True}),
+        (wire.StartSessions, {"train": 0}),
         (wire.StartSessions, {"limits": {"turns": 0}}),
         (wire.StartSessions, {"limits": {"turn": 1}}),
         (wire.StartSessions, {"metadata": {"x": math.nan}}),

@@ -255,6 +255,23 @@ async def test_without_a_folder_turns_are_discarded_and_counted_so(house: House)
     assert await house.there() == set() and await house.rows("SELECT dumped FROM tombstones") == [("[]",)]
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["stale", "unclaimed"])
+async def test_an_evaluation_is_discarded_under_a_reason_of_its_own_and_is_in_no_file(house: House, ends: bool) -> None:
+    (one, _), _ = await house.start(2, turns=2, train=False)
+    if ends:
+        for session in (one, one + 1):
+            await house.writer.run(partial(close_session, session=session))
+    house.seconds = (UNCLAIMED if ends else STALE) - 0.01
+    await house.sweep()
+    assert len(await house.there()) == 2
+    house.seconds += 0.01
+    await house.sweep()
+    assert await house.there() == set() and house.files() == []
+    sums = await house.sums()
+    assert sums["turns"]["discarded"] == {"evaluation": 4} and sums["sessions"]["discarded"] == {"evaluation": 2}
+    assert dict(await house.rows("SELECT reason, dumped FROM tombstones")) == {"unclaimed" if ends else "stale": "[]"}
+
+
 async def test_a_damaged_turn_and_what_extends_it_are_in_no_dump_and_counted_so(house: House) -> None:
     [(session, name)], [(lost, gone)] = await house.start(turns=3), await house.start(turns=1)
     alter(house.folder / "store", "UPDATE turns SET logprobs = output_ids WHERE session = ? AND number = 2", session)

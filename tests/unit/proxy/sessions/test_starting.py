@@ -23,6 +23,7 @@ ASKED = StartSessions(
     agent_may=["reward", "close"],
     stale_after=7.5,
     await_reward=9.5,
+    train=False,
 )
 PLAIN = StartSessions()
 
