@@ -60,8 +60,17 @@ class StartSessions(Request):
     """Seconds that a closed trajectory waits for a reward before it is exported without one."""
     train: bool = Field(default=True, exclude_if=bool)
     """False: an evaluation, which is never leased."""
+    replaces: Id | None = Field(default=None, exclude_if=_unsaid)
+    """A session whose place in its group the new one takes. `task_id` and `train` are that one's."""
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
+
+    @field_validator("replaces")
+    @classmethod
+    def _one_by_one(cls, replaces: str | None, info: ValidationInfo) -> str | None:
+        if replaces is not None and info.data.get("group_size", 1) != 1:
+            raise ValueError("replaces takes the place of one session: leave group_size out")
+        return replaces
 
     @field_validator("metadata")
     @classmethod

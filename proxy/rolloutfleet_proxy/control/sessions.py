@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -25,6 +26,8 @@ from rolloutfleet.wire import (
     Touched,
     TurnList,
 )
+from rolloutfleet_proxy.cluster.forwarding import PassedOn
+from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_names
 from rolloutfleet_proxy.control.dependencies import (
     AdminOnly,
     AnySession,
@@ -84,14 +87,20 @@ async def list_sessions(
 
 
 async def start_sessions(request: Request) -> Response:
-    """Start one session, or a group of them for one task, on a ready proxy with room."""
+    """Start one session, or a group for one task, on a ready proxy with room; or one in the place of another."""
     request.scope["route"] = _START  # its name in log and metrics
     await require_admin(request)
     services, asked = services_of(request), await _asked(request)
     key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    answer = await services.placement.start(
-        request, sessions=asked.group_size, key=key, here=lambda: services.sessions.start(asked, key)
-    )
+    here = partial(services.sessions.start, asked, key)
+    if asked.replaces is None:
+        answer = await services.placement.start(request, sessions=asked.group_size, key=key, here=here)
+    else:
+        elsewhere = await _elsewhere(services.ownership, asked.replaces)
+        if elsewhere is not None:
+            return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
+        await services.access.seals.opened(asked.replaces)
+        answer = await here()
     if isinstance(answer, Response):
         return answer
     return Response(answer.model_dump_json(exclude_none=True), status_code=201, media_type=JSON_MEDIA_TYPE)
@@ -100,6 +109,13 @@ async def start_sessions(request: Request) -> Response:
 # A plain route: FastAPI's dependencies and models would take longer than starting the session does.
 _START = Route("/sessions", start_sessions, methods=["POST"])
 router.routes.append(_START)
+
+
+async def _elsewhere(ownership: Ownership, session: str) -> int | None:
+    """The ordinal of the proxy that has a session; None where it is this one's, or nobody's. Raises as `Ownership`."""
+    here = await ownership.adopted.among((session,))
+    owner = owner_of_names((session,), group=None, param="replaces", own=ownership.own, here=here)
+    return None if owner is None else ownership.elsewhere(owner, named="session")
 
 
 async def _asked(request: Request) -> StartSessions:

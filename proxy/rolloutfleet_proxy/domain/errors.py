@@ -282,6 +282,10 @@ class AlreadyLeased(Conflict, code=codes.ALREADY_LEASED):
     """Trajectories of a lease that ended and were leased again."""
 
 
+class ReplaceConflict(Conflict, code=codes.REPLACE_CONFLICT, param="replaces"):
+    """A session that can't be replaced any more."""
+
+
 class IdempotencyKeyReused(DomainError, code=codes.IDEMPOTENCY_KEY_REUSED, param="Idempotency-Key"):
     """The key came with another body before."""
 

@@ -15,6 +15,9 @@ RETIRED: Final = "retired"
 """Reclaimed: the storage of its proxy was about to be removed."""
 RECLAIMED: Final = frozenset((STALE, UNCLAIMED, RETIRED))
 
+REPLACED: Final = "replaced"
+"""Another session has taken its place in its group: why it and its turns are discarded."""
+
 REST: Final = 0
 """Stands for a session's unclosed turns where its dumps are listed by trajectory number."""
 

@@ -4,6 +4,7 @@ Each method that changes something is one transaction, and then memory follows w
 """
 
 import contextlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +30,14 @@ from rolloutfleet_proxy.domain.errors import (
     Draining,
     InvalidParameter,
     NoRoom,
+    ReplaceConflict,
     SessionDeleted,
+    SessionNotFound,
 )
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
+from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED
 from rolloutfleet_proxy.domain.sampling import SessionSampling
-from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, Gone, Started
+from rolloutfleet_proxy.domain.session import CLOSED, DELETED, OPEN, REPLACED, Gone, SessionRecord, Started
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.process.drain import Drains
@@ -49,7 +53,7 @@ from rolloutfleet_proxy.store import rewards, tombstones, trajectories
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.idempotency import check_claim, once, recall, remember
 from rolloutfleet_proxy.store.listing import Listing, list_sessions
-from rolloutfleet_proxy.store.sessions import load_figures, replace_keys, start, touch
+from rolloutfleet_proxy.store.sessions import find, load_figures, replace_keys, start, touch
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.turns import load_turns, newest_closed
@@ -83,7 +87,8 @@ class SessionService:
         """Start a group of sessions.
 
         Raises InvalidParameter for what this fleet can't have, NoRoom, Draining while it drains, IdempotencyKeyReused
-        for a key used with another body, and PlacedElsewhere where this proxy gave the key's start to another.
+        for a key used with another body, and PlacedElsewhere where this proxy gave the key's start to another. Where it
+        replaces a session: SessionNotFound, ReplaceConflict, and what `ended` and `gone` say of that.
         """
         fleet = self.settings.current.sessions
         room = fleet.limits.sessions
@@ -103,7 +108,10 @@ class SessionService:
                 places=places,
                 draining=self.drains.draining,
             )
-            names, started = await self.store.write(work)
+            names, started, replaced = await self.store.write(work)
+        if replaced is not None:
+            self._follow_end(replaced.name, CLOSED, was_open=replaced.state == OPEN)
+            self.forget([replaced.name])
         failpoints.reach(failpoints.AFTER_START)
         for place, session in enumerate(started):
             if session.record is None:
@@ -213,11 +221,7 @@ class SessionService:
     def follow_recovery(self, applied: Applied) -> None:
         """Follow the store: a recovery has ended sessions, and freed rows."""
         for name, state in applied.ended:
-            session = self.registry.changed(name)
-            if session is None:
-                self.admission.sessions_open -= 1
-            else:
-                self._end(session, state, freed=())
+            self._follow_end(name, state)
         self.forget(applied.freed)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -236,25 +240,36 @@ class SessionService:
         call: KeyedCall | None,
         places: Places,
         draining: bool,
-    ) -> tuple[Names, list[Started]]:
-        """(group and names, sessions). A retry gets the same with new keys; the old ones are
+    ) -> tuple[Names, list[Started], SessionRecord | None]:
+        """(group and names, sessions, the one that was replaced). A retry gets the same with new keys; the old ones are
         void. It needs no room, and a drain does not refuse it.
         """
         before = None if call is None else recall(transaction, call)
         if before is not None:
             names = Names.model_validate_json(before)
-            return names, _again(transaction, self.store.owner, names.sessions)
-        if call is not None:
+            return names, _again(transaction, self.store.owner, names.sessions), None
+        if call is not None and asked.replaces is None:
             check_claim(transaction, call.key)
         if draining:
             raise Draining("This proxy is draining and takes no new sessions.")
-        if not places.take():
+        replaced = None if asked.replaces is None else _to_replace(transaction, asked)
+        if not places.take(ending=replaced is not None and replaced.state == OPEN):
             raise NoRoom("This proxy has no room for more sessions now.")
-        group, started = start(transaction, self.store.owner, asked, sampling=sampling)
+        group, started = start(transaction, self.store.owner, asked, sampling=sampling, replaced=replaced)
+        if replaced is not None:
+            trajectories.discard_replaced(transaction, replaced.id)
         names = Names(group=group, sessions=[session.name for session in started])
         if call is not None:
             remember(transaction, call, names.model_dump_json())
-        return names, started
+        return names, started, replaced
+
+    def _follow_end(self, name: str, state: str, *, was_open: bool = True) -> None:
+        """Follow the store: a session that memory may not hold has ended."""
+        session = self.registry.changed(name)
+        if session is not None:
+            self._end(session, state, freed=())
+        elif was_open:
+            self.admission.sessions_open -= 1
 
     def _end(self, session: Session, state: str, *, freed: Iterable[str]) -> None:
         """Follow the store: the session has ended, so its calls in flight do, and rows that are gone are forgotten."""
@@ -282,6 +297,26 @@ def _limited(asked: StartSessions, fleet: LimitsSpec) -> StartSessions:
     ours = SessionLimits.model_construct(turns=fleet.turns, tokens=fleet.tokens)
     limits = ours.model_copy(update=asked.limits.model_dump(exclude_none=True))
     return asked.model_copy(update={"limits": limits})
+
+
+def _to_replace(transaction: Transaction, asked: StartSessions) -> SessionRecord:
+    """The session whose place is asked for. Raises as `SessionService.start`."""
+    found = find(transaction, name=asked.replaces)
+    if found is None:
+        raise SessionNotFound(f"There is no session {asked.replaces!r} here.", param="replaces")
+    if isinstance(found, Gone):
+        if found.reason in (REPLACED, ACKNOWLEDGED):
+            raise ReplaceConflict(f"Session {found.name} can't be replaced: it was {found.reason}.")
+        raise gone(found)
+    if found.state == DELETED or found.imported:
+        raise ended(found)
+    if asked.task_id not in (None, found.task_id):
+        raise InvalidParameter(
+            "task_id", f"task_id is that of the session it replaces, {found.task_id!r}: leave it out."
+        )
+    if asked.train != found.train:
+        raise InvalidParameter("train", f"train is that of the session it replaces: {json.dumps(found.train)}.")
+    return found
 
 
 def _again(transaction: Transaction, owner: Owner, names: list[str]) -> list[Started]:

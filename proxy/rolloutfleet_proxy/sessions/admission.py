@@ -30,9 +30,10 @@ class Places:
     sessions: int
     taken: bool = field(init=False, default=False)
 
-    def take(self) -> bool:
-        """Whether there is room; from then on it is taken. Asked again by the same start, it has it already."""
-        self.taken = self.taken or self.admission.reserve(self.sessions)
+    def take(self, *, ending: int = 0) -> bool:
+        """Whether there is room, once so many sessions have ended; from then on it is taken. Asked again by the same
+        start, it has it already."""
+        self.taken = self.taken or self.admission.reserve(self.sessions, ending=ending)
         return self.taken
 
 
@@ -83,10 +84,10 @@ class Admission:
                     self._sessions_reserved -= sessions
                     self.sessions_open += opened
 
-    def reserve(self, sessions: int) -> bool:
-        """Take room for so many sessions, if there is."""
+    def reserve(self, sessions: int, *, ending: int = 0) -> bool:
+        """Take room for so many sessions, if there is, or will be when as many as are `ending` have ended."""
         with self._lock:
-            if not self.has_room(sessions):
+            if not self.has_room(sessions - ending):
                 return False
             self._sessions_reserved += sessions
             return True

@@ -17,7 +17,7 @@ def load_session(source: Source, session: int, *, aborted: str | None = None) ->
     row = named_row(
         source,
         "SELECT name AS session_id, group_name AS group_id, task_id, metadata, limits, agent_may, stale_after,"
-        " await_reward, created_at, sampling, turns, tokens, trajectories, id AS place,"
+        " await_reward, created_at, sampling, turns, tokens, trajectories, coalesce(place, id) AS place,"
         " ifnull(episode_turns, '[]') AS episode_turns,"
         " iif(state = 'open', 'aborted', outcome) AS outcome,"
         " iif(state = 'open', :aborted, outcome_reason) AS outcome_reason FROM sessions WHERE id = :session",

@@ -26,7 +26,7 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.idempotency import KeyedCall
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED
-from rolloutfleet_proxy.domain.session import DELETED, OPEN
+from rolloutfleet_proxy.domain.session import DELETED, OPEN, REPLACED
 from rolloutfleet_proxy.domain.trajectory import DAMAGED, EVALUATION, READY, trajectory_name
 from rolloutfleet_proxy.ids import LEASE, Owner
 from rolloutfleet_proxy.store import recoveries, shards
@@ -231,12 +231,13 @@ FROM json_each(?1) AS asked LEFT JOIN sessions ON sessions.name = asked.value OR
 
 _OF_GROUPS = f"""
 SELECT sessions.name, sessions.id, {_CANDIDATE}, 0
-FROM sessions WHERE group_name IN (SELECT value FROM json_each(?1)) ORDER BY sessions.id
+FROM sessions WHERE group_name IN (SELECT value FROM json_each(?1)) ORDER BY coalesce(place, id)
 """
 
 _BURIED_OF_GROUP = """
 SELECT name, NULL, NULL, 0, 0, 0, 0, 1 FROM tombstones
-WHERE group_name = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = tombstones.name) ORDER BY id
+WHERE group_name = ?1 AND reason != ?2 AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = tombstones.name)
+ORDER BY id
 """
 
 _COMPLETE_GROUPS = """
@@ -260,7 +261,7 @@ def _candidates(transaction: Transaction, asked: AskExport) -> list[Row]:
         return transaction.rows(_NAMED, (json.dumps(asked.session_ids), transaction.served))
     if asked.group_id is not None:
         found = transaction.rows(_OF_GROUPS, (json.dumps([asked.group_id]), transaction.served))
-        found += transaction.rows(_BURIED_OF_GROUP, (asked.group_id,))
+        found += transaction.rows(_BURIED_OF_GROUP, (asked.group_id, REPLACED))
         if not found:
             raise GroupNotFound(f"There is no group {asked.group_id!r} here.")
         return found
@@ -297,7 +298,7 @@ def _ready(transaction: Transaction, sessions: Iterable[int]) -> list[Member]:
     rows = transaction.rows(
         "SELECT sessions.id, sessions.name, trajectories.number FROM sessions"
         " JOIN trajectories ON trajectories.session = sessions.id AND trajectories.state = 'ready' AND waits_until <= ?"
-        " WHERE sessions.id IN (SELECT value FROM json_each(?)) ORDER BY sessions.id, trajectories.number",
+        " WHERE sessions.id IN (SELECT value FROM json_each(?)) ORDER BY coalesce(place, id), trajectories.number",
         (transaction.served, json.dumps(list(sessions))),
     )
     return [Member(*row) for row in rows]
@@ -341,7 +342,8 @@ def _state(transaction: Transaction, lease: str) -> str:
 def _named(transaction: Transaction, lease: str, trajectory_ids: Sequence[str] | None) -> list[tuple[Member, bool]]:
     """(member, whether this lease has it acknowledged), in the lease's order, of those named or of all."""
     rows = transaction.rows(
-        "SELECT session, session_name, number, acknowledged FROM leased WHERE lease = ? ORDER BY session, number",
+        "SELECT session, session_name, number, acknowledged FROM leased LEFT JOIN sessions ON sessions.id = session"
+        " WHERE lease = ? ORDER BY coalesce(place, session), number",
         (lease,),
     )
     members = [(Member(session, name, number), bool(done)) for session, name, number, done in rows]

@@ -291,7 +291,7 @@ ALTER TABLE sessions ADD COLUMN met_limit TEXT;
 """
 
 
-_NEW_12 = {"sessions": ("await_reward", "train"), "trajectories": ("waits_until",)}
+_NEW_12 = {"sessions": ("await_reward", "train", "place"), "trajectories": ("waits_until",)}
 
 
 def _before_12(table: str) -> Guarded:
@@ -357,6 +357,8 @@ _V12 = f"""
 ALTER TABLE sessions ADD COLUMN await_reward REAL;
 -- 0: an evaluation, which nobody gets to train on.
 ALTER TABLE sessions ADD COLUMN train INTEGER NOT NULL DEFAULT 1;
+-- The row id of the first session that had its place in its group; null: its own.
+ALTER TABLE sessions ADD COLUMN place INTEGER;
 -- Served seconds: until then nobody gets it, as it waits for a reward.
 ALTER TABLE trajectories ADD COLUMN waits_until REAL NOT NULL DEFAULT 0;
 {"".join(map(_with_new_columns, _NEW_12))}

@@ -15,7 +15,7 @@ from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.domain.session import DELETED, OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
 from rolloutfleet_proxy.store import tombstones
-from rolloutfleet_proxy.store.transaction import Transaction, insert_statement, named_row
+from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, named_row
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -48,13 +48,19 @@ def insert(transaction: Transaction, record: SessionRecord, *, agent_may: Sequen
 
 
 def start(
-    transaction: Transaction, owner: Owner, asked: StartSessions, *, sampling: SessionSampling = UNSAID
+    transaction: Transaction,
+    owner: Owner,
+    asked: StartSessions,
+    *,
+    sampling: SessionSampling = UNSAID,
+    replaced: SessionRecord | None = None,
 ) -> tuple[str, list[Started]]:
-    """Make a group of sessions; returns the group's name and each session's name and key.
+    """Make a group of sessions, or one in the place of another; returns the group's name and each session's name and
+    key.
 
     `sampling` is what counts of what was asked and what the fleet says.
     """
-    group = owner.name(GROUP)
+    group = owner.name(GROUP) if replaced is None else replaced.group
     metadata = _encode(asked.metadata).decode() if asked.metadata else None
     said = sampling.encode()
     started: list[Started] = []
@@ -65,7 +71,7 @@ def start(
             name=name,
             key_hash=key_hash(key),
             group=group,
-            task_id=asked.task_id,
+            task_id=asked.task_id if replaced is None else replaced.task_id,
             metadata_json=metadata,
             limits=asked.limits.model_dump(exclude_none=True),
             agent_may=frozenset(asked.agent_may),
@@ -79,6 +85,11 @@ def start(
         )
         record.id = insert(transaction, record, agent_may=asked.agent_may, fate=LIVE)
         started.append(Started(name, key, record))
+        if replaced is not None:
+            transaction.execute(
+                "UPDATE sessions SET place = (SELECT coalesce(place, id) FROM sessions WHERE id = ?) WHERE id = ?",
+                (replaced.id, record.id),
+            )
     transaction.count(SESSIONS, CREATED, len(started))
     transaction.count(SESSIONS, LIVE, len(started))
     return group, started
@@ -181,14 +192,12 @@ _SELECT = (
 )
 
 
-def find(
-    connection: sqlite3.Connection, *, name: str | None = None, key: bytes | None = None
-) -> SessionRecord | Gone | None:
+def find(source: Source, *, name: str | None = None, key: bytes | None = None) -> SessionRecord | Gone | None:
     """A session by name or by its key's hash; its tombstone; or None."""
     column, value = ("name", name) if name is not None else ("key_hash", key)
-    row = named_row(connection, f"{_SELECT} {column} = ?", (value,))
+    row = named_row(source, f"{_SELECT} {column} = ?", (value,))
     if row is None:
-        return tombstones.find(connection, column=column, value=value)
+        return tombstones.find(source, column=column, value=value)
     record = SessionRecord(**row)
     record.limits, record.agent_may = _decode(row["limits"]), frozenset(_decode(row["agent_may"]))
     record.imported, record.train = bool(row["imported"]), bool(row["train"])

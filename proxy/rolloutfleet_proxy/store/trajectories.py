@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from rolloutfleet.wire import CloseSession
-from rolloutfleet_proxy.domain.errors import OutcomeFrozen
+from rolloutfleet_proxy.domain.errors import OutcomeFrozen, ReplaceConflict
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.outcome import Ending, ending
 from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
-from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED
+from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED, REPLACED
 from rolloutfleet_proxy.domain.trajectory import (
     BY_CLOSE,
     DAMAGED,
@@ -101,15 +101,36 @@ def delete_session(transaction: Transaction, session: int) -> None:
     where it has been deleted before, SessionClosed where its rows are gone.
     """
     load_undeleted(transaction, session)
-    # Rows of turns are long, and stay as they are: what is open of a session that is deleted counts as discarded.
-    transaction.move(TURNS, LIVE, DISCARDED, count_live(transaction, session), reason=DELETED)
+    _discard(transaction, session, reason=DELETED)
+    end(transaction, session, DELETED)
+    settle(transaction, session)
+
+
+def discard_replaced(transaction: Transaction, session: int) -> None:
+    """End a session whose place in its group another one has taken, discard all of it, and bury it: of its group it is
+    no more.
+
+    Raises ReplaceConflict where some of it is leased or acknowledged.
+    """
+    had = transaction.row(
+        "SELECT state FROM trajectories WHERE session = ? AND state IN ('leased', 'acknowledged')", (session,)
+    )
+    if had is not None:
+        raise ReplaceConflict(f"The session can't be replaced: some of it is {had[0]}.")
+    _discard(transaction, session, reason=REPLACED)
+    if transaction.value("SELECT fate FROM sessions WHERE id = ?", (session,)) == LIVE:
+        transaction.move(SESSIONS, LIVE, DISCARDED, reason=REPLACED)
+    bury(transaction, [session], reclaimed=REPLACED)
+
+
+def _discard(transaction: Transaction, session: int, *, reason: str) -> None:
+    """Discard what is neither leased nor acknowledged. Of what is open the rows stay as they are, as they are long."""
+    transaction.move(TURNS, LIVE, DISCARDED, count_live(transaction, session), reason=reason)
     unclaimed = transaction.rows(
         "SELECT number FROM trajectories WHERE session = ? AND state IN ('ready', 'damaged')", (session,)
     )
     for (number,) in unclaimed:
-        move_trajectory(transaction, session, number, DISCARDED, reason=DELETED)
-    end(transaction, session, DELETED)
-    settle(transaction, session)
+        move_trajectory(transaction, session, number, DISCARDED, reason=reason)
 
 
 def drop_marked(transaction: Transaction, session: int, number: int, mark: Mark | None) -> bool:
@@ -177,9 +198,9 @@ def free_group(transaction: Transaction, group: str) -> None:
 
 
 def closed_before(connection: sqlite3.Connection, name: str) -> tuple[bool, str | None]:
-    """(whether a session whose rows are gone was closed, what that answered); not if it was deleted or reclaimed."""
+    """(whether a session whose rows are gone was closed, what that answered); not if it went in another way."""
     row = connection.execute("SELECT reason, trajectory FROM tombstones WHERE name = ?", (name,)).fetchone()
-    if row is None or row[0] == DELETED or row[0] in RECLAIMED:
+    if row is None or row[0] in (DELETED, REPLACED, *RECLAIMED):
         return False, None
     return True, None if row[1] is None else trajectory_name(name, row[1])
 

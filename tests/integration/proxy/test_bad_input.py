@@ -263,6 +263,7 @@ NATIVE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "stale_after": SECONDS,
             "await_reward": SECONDS,
             "train": [0, 1, "false", None, []],
+            "replaces": NAMES,
             "limits": [1, [], {"turns": 0}, {"turns": 1.5}, {"tokens": -1}, {"tokens": True}, {"more": 1}],
             "metadata": [1, [], "x", {"a": "x" * 65_536}, {"a": SURROGATE}, {SURROGATE: 1}],
             "agent_may": ["reward", ["fly"], [1], ["reward", "reward"], {}],

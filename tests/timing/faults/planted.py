@@ -26,6 +26,14 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "what-was-replaced-is-in-no-sum",
+        Promise.CLEANUP,
+        PROXY,
+        "    _discard(transaction, session, reason=REPLACED)\n",
+        "",
+        ("store/test_replacing.py",),
+    ),
+    Fault(
         "an-evaluation-is-leased",
         Promise.LEASE,
         PROXY,

@@ -38,6 +38,8 @@ def nested(levels: int) -> list[Any]:
         (wire.StartSessions, {"await_reward": 0}),
         (wire.StartSessions, {"await_reward": True}),
         (wire.StartSessions, {"train": 0}),
+        (wire.StartSessions, {"replaces": ""}),
+        (wire.StartSessions, {"replaces": "s0-a", "group_size": 2}),
         (wire.StartSessions, {"limits": {"turns": 0}}),
         (wire.StartSessions, {"limits": {"turn": 1}}),
         (wire.StartSessions, {"metadata": {"x": math.nan}}),

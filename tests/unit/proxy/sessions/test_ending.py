@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from tests.unit.proxy.services import session_service
 from tests.waiting import PATIENCE
 
 from rolloutfleet.wire import StartSessions
-from rolloutfleet_proxy.domain.errors import SessionDeleted
+from rolloutfleet_proxy.domain.errors import DomainError, SessionClosed, SessionDeleted
 from rolloutfleet_proxy.domain.events import Failed
-from rolloutfleet_proxy.domain.session import DELETED
+from rolloutfleet_proxy.domain.session import DELETED, Gone
 from rolloutfleet_proxy.domain.turn import Turn
+from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.sessions.calls import Call
 from rolloutfleet_proxy.sessions.registry import Session, SessionRegistry
 from rolloutfleet_proxy.store.database import open_database
@@ -27,32 +29,55 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     store.database.close()
 
 
-async def test_a_delete_has_returned_before_a_call_that_it_cuts_has_noticed(store: Store) -> None:
+@dataclass
+class Running:
+    """A session with a call in flight."""
+
+    service: SessionService
+    session: Session
+    call: Call
+    noticed: bool = False
+
+    async def ended(self) -> DomainError:
+        async with asyncio.timeout(PATIENCE):
+            await self.session.calls.ended()
+        assert self.noticed and isinstance(self.call.ending, Failed)
+        return self.call.ending.error
+
+
+async def in_flight(store: Store, asked: StartSessions) -> Running:
     registry = SessionRegistry(store.reader, cache_bytes=1_000_000)
     service = session_service(store, registry)
-    started = await service.start(StartSessions(), None)
+    started = await service.start(asked, None)
     session = await registry.named(started.sessions[0].session_id)
     assert isinstance(session, Session)
-    running, noticed = asyncio.Event(), False
+    running = asyncio.Event()
+    made = Running(service, session, Call(turn_name="t", digest=b"", idempotency_key=None, streams=False))
 
     async def work() -> Turn:
-        nonlocal noticed
         running.set()
         try:
             await asyncio.Event().wait()
         finally:
-            noticed = True
+            made.noticed = True
         raise AssertionError("nobody sets it")
 
-    call = Call(turn_name="t", digest=b"", idempotency_key=None, streams=False)
-    session.calls.start(call, work)
+    session.calls.start(made.call, work)
     await running.wait()
+    return made
 
-    await service.delete(session)
-    assert session.state == DELETED
-    assert (noticed, call.ending) == (False, None)
 
-    async with asyncio.timeout(PATIENCE):
-        await session.calls.ended()
-    assert noticed
-    assert isinstance(call.ending, Failed) and isinstance(call.ending.error, SessionDeleted)
+async def test_a_delete_has_returned_before_a_call_that_it_cuts_has_noticed(store: Store) -> None:
+    made = await in_flight(store, StartSessions())
+    await made.service.delete(made.session)
+    assert made.session.state == DELETED
+    assert (made.noticed, made.call.ending) == (False, None)
+    assert isinstance(await made.ended(), SessionDeleted)
+
+
+async def test_a_session_that_is_replaced_ends_its_calls(store: Store) -> None:
+    made = await in_flight(store, StartSessions())
+    await made.service.start(StartSessions(replaces=made.session.name), None)
+    assert isinstance(await made.ended(), SessionClosed)
+    assert isinstance(await made.service.registry.named(made.session.name), Gone)
+    assert made.service.admission.sessions_open == 1
