@@ -33,6 +33,7 @@ FORBIDDEN_SCOPE: Final = "forbidden_scope"
 # Where a session is, or is no longer (404, 410, 503).
 SESSION_UNKNOWN: Final = "session_unknown"
 SESSION_CLOSED: Final = "session_closed"
+GROUP_CLOSED: Final = "group_closed"
 SESSION_DELETED: Final = "session_deleted"
 SESSION_RECLAIMED: Final = "session_reclaimed"
 STORE_LOST: Final = "store_lost"

@@ -6,6 +6,7 @@ from typing import Final
 from rolloutfleet.dumps import dump_names
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
+    GroupClosed,
     SessionClosed,
     SessionDeleted,
     SessionReclaimed,
@@ -13,6 +14,7 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.session import (
     DELETED,
+    GROUP_CLOSED,
     OPEN,
     RECLAIMED,
     REST,
@@ -49,6 +51,8 @@ def ended(session: SessionRecord) -> DomainError:
     if session.imported:
         message = f"Session {session.name} was reclaimed. What it left came back from its dumps, for training alone."
         return SessionReclaimed(message)
+    if session.group_closed:
+        return GroupClosed(f"Session {session.name} has been closed at its group's deadline.")
     return SessionClosed(f"Session {session.name} has been closed.")
 
 
@@ -56,7 +60,7 @@ def gone(tombstone: Gone) -> DomainError:
     """The session's rows are gone. Of a reclaimed one the error also holds `reason` and `dumps`, its files."""
     if tombstone.reason in RECLAIMED:
         return _reclaimed(tombstone)
-    kind = SessionDeleted if tombstone.reason == DELETED else SessionClosed
+    kind = {DELETED: SessionDeleted, GROUP_CLOSED: GroupClosed}.get(tombstone.reason, SessionClosed)
     return kind(f"Session {tombstone.name} is gone: {tombstone.reason}.")
 
 

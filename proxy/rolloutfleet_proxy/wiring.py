@@ -89,7 +89,7 @@ from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 HOUSEKEEPING_INTERVAL = 5.0
-"""Seconds between looks at what is done by itself: leases and shards that expire, rows and pages to be freed."""
+"""Seconds between looks at what is done by itself: leases and shards that expire, deadlines, rows to be freed."""
 
 TICK_INTERVAL = 1.0
 LONGEST_STEP = 5.0
@@ -204,6 +204,7 @@ def _background_work(parts: _Parts, services: Services) -> dict[str, Work]:
         "tally": every(lambda: TICK_INTERVAL, parts.tally.write),
         "clock": every(lambda: TICK_INTERVAL, store.clock.tick),
         "leases": often(services.exports.expire),
+        "groups": often(services.sessions.close_late_groups),
         "shards": often(parts.shards.tick),
         "sweep": sweeping(services.dumps, settings),
         "remains": often(partial(remains.clear, writer)),

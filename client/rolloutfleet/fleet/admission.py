@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from rolloutfleet.broadcast import Broadcast
-from rolloutfleet.errors import OWNER_GONE, SESSION_CLOSED, STORE_LOST
+from rolloutfleet.errors import GROUP_CLOSED, OWNER_GONE, SESSION_CLOSED, STORE_LOST
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
@@ -180,7 +180,7 @@ class Admission:
             shown = await self._proxies.call("GET", f"/sessions/{name}", SessionStatus, patience=0.0)
         except (Gone, NotKnown) as error:
             # Closed and gone is acknowledged, by whomever, or was empty.
-            if error.code == SESSION_CLOSED:
+            if error.code in (SESSION_CLOSED, GROUP_CLOSED):
                 self.slots.ended(name)
                 self.slots.forget(name)
             else:

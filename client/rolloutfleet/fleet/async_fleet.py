@@ -194,6 +194,8 @@ class AsyncFleet(FleetBase):
         size: int,
         task_id: str | None = None,
         *,
+        quorum: int | None = None,
+        deadline: float | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         stale_after: float | None = None,
         await_reward: float | None = None,
@@ -207,7 +209,8 @@ class AsyncFleet(FleetBase):
     ) -> AsyncGroup:
         """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
 
-        The options are those of `start_session`. Raises TookTooLong.
+        Once `quorum` of them have ended and `deadline` seconds since their start are over, the rest are closed as
+        `aborted`; that takes both. The other options are those of `start_session`. Raises TookTooLong.
         """
         values = {
             "task_id": task_id,
@@ -216,6 +219,7 @@ class AsyncFleet(FleetBase):
             "stale_after": stale_after,
             "await_reward": await_reward,
             "train": train,
+            "group": None if quorum is deadline is None else {"quorum": quorum, "deadline": deadline},
             "sampling": sampling,
             "limits": {"turns": max_turns, "tokens": max_tokens},
             "agent_may": list(agent_may),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from rolloutfleet.sampling import SamplingFields
-from rolloutfleet.wire.base import Answered, Id, Paged, Reply, Request, Seconds
+from rolloutfleet.wire.base import Answered, AtLeastOne, Id, Paged, Reply, Request, Seconds
 
 REASON_LIMIT: Final = 512
 """Characters of an outcome's reason."""
@@ -43,6 +43,13 @@ class SessionSampling(Request):
     overrides: SamplingValues = SamplingValues()
 
 
+class GroupDeadline(Request):
+    """When what is open of a group is closed: so many have ended, and so many seconds since its start are over."""
+
+    quorum: AtLeastOne
+    deadline: Seconds
+
+
 def _unsaid(value: object) -> bool:
     """Left out, so that a start of an earlier version can be made again across an upgrade: its key is bound to this."""
     return value is None
@@ -62,6 +69,7 @@ class StartSessions(Request):
     """False: an evaluation, which is never leased."""
     replaces: Id | None = Field(default=None, exclude_if=_unsaid)
     """A session whose place in its group the new one takes. `task_id` and `train` are that one's."""
+    group: GroupDeadline | None = Field(default=None, exclude_if=_unsaid)
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
 
@@ -71,6 +79,16 @@ class StartSessions(Request):
         if replaces is not None and info.data.get("group_size", 1) != 1:
             raise ValueError("replaces takes the place of one session: leave group_size out")
         return replaces
+
+    @field_validator("group")
+    @classmethod
+    def _of_a_group(cls, group: GroupDeadline | None, info: ValidationInfo) -> GroupDeadline | None:
+        size = info.data.get("group_size")
+        if group is not None and size is not None and (size == 1 or group.quorum > size):
+            raise ValueError(
+                f"group needs a group_size of 2 or more, and a quorum of at most that; group_size is {size}"
+            )
+        return group
 
     @field_validator("metadata")
     @classmethod

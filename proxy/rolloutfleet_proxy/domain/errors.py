@@ -229,6 +229,10 @@ class SessionClosed(NoLongerHere, code=codes.SESSION_CLOSED):
     """It takes no more calls."""
 
 
+class GroupClosed(NoLongerHere, code=codes.GROUP_CLOSED):
+    """It was closed at its group's deadline."""
+
+
 class SessionDeleted(NoLongerHere, code=codes.SESSION_DELETED):
     """Nothing of it can be had any more."""
 

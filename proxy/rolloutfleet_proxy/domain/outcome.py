@@ -7,6 +7,9 @@ from rolloutfleet.wire import CloseSession, Outcome
 LENGTH: Final = "length"
 """The reason of a session whose main loop's newest turn was cut at its token limit."""
 
+GROUP_DEADLINE: Final = "group_deadline"
+"""The reason of a session that was open at its group's deadline, when enough of the others had ended."""
+
 
 class Ending(NamedTuple):
     """An outcome and its reason; an outcome of None is that of an earlier version."""

@@ -18,6 +18,9 @@ RECLAIMED: Final = frozenset((STALE, UNCLAIMED, RETIRED))
 REPLACED: Final = "replaced"
 """Another session has taken its place in its group: why it and its turns are discarded."""
 
+GROUP_CLOSED: Final = "group_closed"
+"""Says of what is left of a session that it was closed at its group's deadline."""
+
 REST: Final = 0
 """Stands for a session's unclosed turns where its dumps are listed by trajectory number."""
 
@@ -44,6 +47,8 @@ class SessionRecord:
     """Seconds that its trajectories wait for a reward; None: not at all."""
     train: bool = True
     """False: an evaluation."""
+    group_closed: bool = False
+    """It was closed at its group's deadline."""
     sampling_json: str | None = None
     """As it is in the row (`domain.sampling.SessionSampling`); None where nothing is said."""
     imported: bool = False

@@ -186,6 +186,15 @@ class SessionService:
         self._end(session, CLOSED, freed=freed)
         return Closed(session_id=session.name, trajectory_id=closing, ordinals=ordinals)
 
+    async def close_late_groups(self) -> None:
+        """Close what is open of groups whose deadline is over, where enough of their members have ended."""
+        served = self.store.clock.now()
+        for group in await self.store.read(partial(trajectories.load_late_groups, served=served)):
+            closed, freed = await self.store.free(partial(trajectories.close_late, group=group))
+            for name in closed:
+                self._follow_end(name, CLOSED, group_closed=True)
+            self.forget(freed)
+
     async def delete(self, session: Session) -> None:
         """End a session and discard its turns; what is leased stays with its lease. Raises what `ended` says.
 
@@ -263,10 +272,11 @@ class SessionService:
             remember(transaction, call, names.model_dump_json())
         return names, started, replaced
 
-    def _follow_end(self, name: str, state: str, *, was_open: bool = True) -> None:
+    def _follow_end(self, name: str, state: str, *, was_open: bool = True, group_closed: bool = False) -> None:
         """Follow the store: a session that memory may not hold has ended."""
         session = self.registry.changed(name)
         if session is not None:
+            session.group_closed = group_closed
             self._end(session, state, freed=())
         elif was_open:
             self.admission.sessions_open -= 1
@@ -308,7 +318,7 @@ def _to_replace(transaction: Transaction, asked: StartSessions) -> SessionRecord
         if found.reason in (REPLACED, ACKNOWLEDGED):
             raise ReplaceConflict(f"Session {found.name} can't be replaced: it was {found.reason}.")
         raise gone(found)
-    if found.state == DELETED or found.imported:
+    if found.state == DELETED or found.imported or found.group_closed:
         raise ended(found)
     if asked.task_id not in (None, found.task_id):
         raise InvalidParameter(

@@ -60,7 +60,7 @@ GUARDED: Final = {
             *("fate", "reason", "turns", "tokens", "trajectories", "created_at", "touched", "ended", "imported_at"),
             *("sampling", "branches", "output_tokens", "version_min", "version_max", "rewarded", "reward"),
             *("reward_turn", "last_activity_at", "episode_turns", "outcome", "outcome_reason", "met_limit"),
-            *("await_reward", "train", "place"),
+            *("await_reward", "train", "place", "quorum", "deadline"),
         ),
     ),
     "trajectories": Guarded(

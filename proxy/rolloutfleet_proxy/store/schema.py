@@ -291,7 +291,7 @@ ALTER TABLE sessions ADD COLUMN met_limit TEXT;
 """
 
 
-_NEW_12 = {"sessions": ("await_reward", "train", "place"), "trajectories": ("waits_until",)}
+_NEW_12 = {"sessions": ("await_reward", "train", "place", "quorum", "deadline"), "trajectories": ("waits_until",)}
 
 
 def _before_12(table: str) -> Guarded:
@@ -359,6 +359,10 @@ ALTER TABLE sessions ADD COLUMN await_reward REAL;
 ALTER TABLE sessions ADD COLUMN train INTEGER NOT NULL DEFAULT 1;
 -- The row id of the first session that had its place in its group; null: its own.
 ALTER TABLE sessions ADD COLUMN place INTEGER;
+-- It is closed once so many of its group have ended and the deadline (served seconds) is over; null: it has none.
+ALTER TABLE sessions ADD COLUMN quorum INTEGER;
+ALTER TABLE sessions ADD COLUMN deadline REAL;
+CREATE INDEX sessions_by_deadline ON sessions (deadline) WHERE state = 'open' AND deadline IS NOT NULL;
 -- Served seconds: until then nobody gets it, as it waits for a reward.
 ALTER TABLE trajectories ADD COLUMN waits_until REAL NOT NULL DEFAULT 0;
 {"".join(map(_with_new_columns, _NEW_12))}

@@ -10,7 +10,7 @@ import msgspec
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.errors import SessionClosed, SessionDeleted
 from rolloutfleet_proxy.domain.ledger import CREATED, LIVE, SESSIONS
-from rolloutfleet_proxy.domain.outcome import Ending
+from rolloutfleet_proxy.domain.outcome import GROUP_DEADLINE, Ending
 from rolloutfleet_proxy.domain.sampling import UNSAID, SessionSampling
 from rolloutfleet_proxy.domain.session import DELETED, OPEN, Gone, SessionRecord, Started
 from rolloutfleet_proxy.ids import GROUP, SESSION, Owner, key_hash
@@ -87,9 +87,15 @@ def start(
         started.append(Started(name, key, record))
         if replaced is not None:
             transaction.execute(
-                "UPDATE sessions SET place = (SELECT coalesce(place, id) FROM sessions WHERE id = ?) WHERE id = ?",
+                "UPDATE sessions SET (place, quorum, deadline) ="
+                " (SELECT coalesce(place, id), quorum, deadline FROM sessions WHERE id = ?) WHERE id = ?",
                 (replaced.id, record.id),
             )
+    if asked.group is not None:
+        transaction.execute(
+            "UPDATE sessions SET quorum = ?, deadline = ? WHERE group_name = ?",
+            (asked.group.quorum, transaction.served + asked.group.deadline, group),
+        )
     transaction.count(SESSIONS, CREATED, len(started))
     transaction.count(SESSIONS, LIVE, len(started))
     return group, started
@@ -188,7 +194,7 @@ def load_undeleted(transaction: Transaction, session: int, *, gone_message: str 
 _SELECT = (
     "SELECT id, name, key_hash, group_name AS 'group', task_id, metadata AS metadata_json, limits, agent_may,"
     " stale_after, await_reward, train, state, tokens, created_at, sampling AS sampling_json,"
-    " imported_at IS NOT NULL AS imported FROM sessions WHERE "
+    f" imported_at IS NOT NULL AS imported, outcome_reason IS '{GROUP_DEADLINE}' AS group_closed FROM sessions WHERE "
 )
 
 
@@ -200,5 +206,6 @@ def find(source: Source, *, name: str | None = None, key: bytes | None = None) -
         return tombstones.find(source, column=column, value=value)
     record = SessionRecord(**row)
     record.limits, record.agent_may = _decode(row["limits"]), frozenset(_decode(row["agent_may"]))
-    record.imported, record.train = bool(row["imported"]), bool(row["train"])
+    for name in ("imported", "train", "group_closed"):
+        setattr(record, name, bool(row[name]))
     return record

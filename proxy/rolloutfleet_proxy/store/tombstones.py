@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rolloutfleet_proxy.domain.session import Gone
+from rolloutfleet_proxy.domain.outcome import GROUP_DEADLINE
+from rolloutfleet_proxy.domain.session import GROUP_CLOSED, Gone
 from rolloutfleet_proxy.store import keeping, remains
 from rolloutfleet_proxy.store.transaction import Source, Transaction
 
@@ -14,6 +15,10 @@ TOMBSTONE_AGE: Final = 7 * 86400.0
 
 _OF_A_SESSION: Final = (("shards", "session"), ("trajectories", "session"), ("sessions", "id"))
 """(table, column) of the rows that go with a session at once, whatever the number of its turns."""
+_REASON: Final = (
+    f"CASE WHEN state = 'deleted' THEN state WHEN outcome_reason = '{GROUP_DEADLINE}' THEN '{GROUP_CLOSED}'"
+    " ELSE coalesce(reason, fate) END"
+)
 
 
 def find(source: Source, *, column: str, value: str | bytes | None) -> Gone | None:
@@ -34,13 +39,14 @@ def bury(
     Of turns there may be many: those that this operation may not delete any more are left to `remains`, and those that
     are to be copied to `keeping`.
 
-    Their reason is `reclaimed`, else what became of each. `dumped` says which trajectories went to dumps.
+    Their reason is `reclaimed`, else what became of each, or that its group's deadline closed it. `dumped` says which
+    trajectories went to dumps.
     """
     for session in sessions:
         transaction.execute(
             "INSERT OR REPLACE INTO tombstones (name, key_hash, group_name, reason, dumped, trajectory, buried)"
             " SELECT name, key_hash, group_name,"
-            " coalesce(?, CASE state WHEN 'deleted' THEN state ELSE coalesce(reason, fate) END), ?,"
+            f" coalesce(?, {_REASON}), ?,"
             " (SELECT number FROM trajectories WHERE session = sessions.id AND closed_by = 'close'), ?"
             " FROM sessions WHERE id = ?",
             (reclaimed, json.dumps(list((dumped or {}).get(session, ()))), transaction.served, session),

@@ -10,7 +10,7 @@ from typing import Final
 from rolloutfleet.wire import CloseSession
 from rolloutfleet_proxy.domain.errors import OutcomeFrozen, ReplaceConflict
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, LEASED, LIVE, SESSIONS, TURNS
-from rolloutfleet_proxy.domain.outcome import Ending, ending
+from rolloutfleet_proxy.domain.outcome import GROUP_DEADLINE, Ending, ending
 from rolloutfleet_proxy.domain.recovery import RECOVERED, Mark
 from rolloutfleet_proxy.domain.session import CLOSED, DELETED, RECLAIMED, REPLACED
 from rolloutfleet_proxy.domain.trajectory import (
@@ -83,6 +83,29 @@ def close_session(transaction: Transaction, session: int, asked: CloseSession = 
     if state != CLOSED:
         settle(transaction, session)
     return None if row is None else trajectory_name(name, row[0])
+
+
+_LATE: Final = (
+    "state = 'open' AND deadline <= :served AND quorum <= (SELECT count(*) FROM sessions AS member"
+    " WHERE member.group_name = sessions.group_name AND member.state != 'open')"
+)
+
+
+def load_late_groups(connection: sqlite3.Connection, *, served: float) -> list[str]:
+    """Groups whose deadline is over, and of which enough members have ended, but not all."""
+    found = connection.execute(f"SELECT DISTINCT group_name FROM sessions WHERE {_LATE}", {"served": served})
+    return [group for (group,) in found]
+
+
+def close_late(transaction: Transaction, group: str) -> list[str]:
+    """Close what is open of such a group; returns the names of these sessions."""
+    late = transaction.execute(
+        f"SELECT id, name FROM sessions WHERE group_name = :group AND {_LATE}",
+        {"group": group, "served": transaction.served},
+    ).fetchall()
+    for session, _ in late:
+        close_session(transaction, session, CloseSession(outcome="aborted", reason=GROUP_DEADLINE))
+    return [name for _, name in late]
 
 
 def _change_ending(transaction: Transaction, session: int, after: Ending) -> None:

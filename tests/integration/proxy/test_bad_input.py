@@ -264,6 +264,7 @@ NATIVE: dict[tuple[str, str], tuple[dict[str, Any], dict[str, list[Any]]]] = {
             "await_reward": SECONDS,
             "train": [0, 1, "false", None, []],
             "replaces": NAMES,
+            "group": [1, [], {}, {"quorum": 1, "deadline": 1}, {"quorum": 1, "deadline": 1, "more": 1}],
             "limits": [1, [], {"turns": 0}, {"turns": 1.5}, {"tokens": -1}, {"tokens": True}, {"more": 1}],
             "metadata": [1, [], "x", {"a": "x" * 65_536}, {"a": SURROGATE}, {SURROGATE: 1}],
             "agent_may": ["reward", ["fly"], [1], ["reward", "reward"], {}],

@@ -26,6 +26,14 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "a-groups-deadline-waits-for-no-quorum",
+        Promise.CLEANUP,
+        PROXY,
+        "AND deadline <= :served AND quorum <= (",
+        "AND deadline <= :served AND 0 <= (",
+        ("store/test_group_deadlines.py",),
+    ),
+    Fault(
         "what-was-replaced-is-in-no-sum",
         Promise.CLEANUP,
         PROXY,

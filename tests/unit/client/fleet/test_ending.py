@@ -79,3 +79,8 @@ def test_a_circle_of_exceptions_ends() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
     assert ending_of(first).reason == "ValueError: first"
+
+
+@pytest.mark.parametrize("error", [Answered({"code": "group_closed"}), raised_from(Answered({}, "group_closed"))])
+def test_a_session_that_its_groups_deadline_closed_keeps_its_outcome(error: Exception) -> None:
+    assert ending_of(error).outcome is None

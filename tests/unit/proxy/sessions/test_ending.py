@@ -9,10 +9,10 @@ import pytest
 from tests.unit.proxy.services import session_service
 from tests.waiting import PATIENCE
 
-from rolloutfleet.wire import StartSessions
-from rolloutfleet_proxy.domain.errors import DomainError, SessionClosed, SessionDeleted
+from rolloutfleet.wire import CloseSession, GroupDeadline, StartSessions
+from rolloutfleet_proxy.domain.errors import DomainError, GroupClosed, SessionClosed, SessionDeleted
 from rolloutfleet_proxy.domain.events import Failed
-from rolloutfleet_proxy.domain.session import DELETED, Gone
+from rolloutfleet_proxy.domain.session import DELETED, OPEN, Gone
 from rolloutfleet_proxy.domain.turn import Turn
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.sessions.calls import Call
@@ -81,3 +81,22 @@ async def test_a_session_that_is_replaced_ends_its_calls(store: Store) -> None:
     assert isinstance(await made.ended(), SessionClosed)
     assert isinstance(await made.service.registry.named(made.session.name), Gone)
     assert made.service.admission.sessions_open == 1
+
+
+async def test_a_groups_deadline_cuts_the_calls_of_those_that_are_still_open(store: Store) -> None:
+    asked = StartSessions(group_size=2, group=GroupDeadline(quorum=1, deadline=1e-9))
+    made = await in_flight(store, asked)
+    service = made.service
+    await service.close_late_groups()
+    assert made.call.ending is None and made.session.state == OPEN, "nobody has ended yet"
+    [other] = [name for (name,) in await _names(store) if name != made.session.name]
+    await service.close(await service.registry.named(other), other, CloseSession())
+    await service.close_late_groups()
+    assert isinstance(await made.ended(), GroupClosed)
+    with pytest.raises(GroupClosed):
+        await service.touch(made.session)
+    assert service.admission.sessions_open == 0
+
+
+async def _names(store: Store) -> list[tuple[str]]:
+    return await store.read(lambda connection: connection.execute("SELECT name FROM sessions").fetchall())
