@@ -13,6 +13,7 @@ from unittest.mock import patch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.proxy.store.test_replacing import replace_in
 from tests.unit.proxy.stores import SyncStore
 from tests.unit.proxy.summing import said, summed
 
@@ -350,12 +351,37 @@ class Accounting(RuleBasedStateMachine):
                 trajectory.state, trajectory.reason = "discarded", "deleted"
         self.free()
 
+    @precondition(lambda self: self.there())
+    @rule(data=st.data(), now=RARELY)
+    def replace(self, data: st.DataObject, now: bool) -> None:
+        if not now:
+            return
+        session = data.draw(st.sampled_from(self.there()))
+        if session.state == "deleted":
+            return
+        states = {trajectory.state for trajectory in session.trajectories}
+        allowed = states.isdisjoint(("leased", "acknowledged"))
+        made = self.expect(allowed, partial(replace_in, owner=self.store.owner, name=session.name))
+        if made is None:
+            return
+        [(id,)] = self.store.rows("SELECT id FROM sessions WHERE name = ?", made)
+        self.sessions.append(ModelSession(id, made, session.group, touched=self.store.seconds))
+        before = session.fate()
+        for turn in session.turns:
+            if session.turn_fate(turn) == ("live", ""):
+                turn.reclaimed = ("discarded", "replaced")
+        for trajectory in session.trajectories:
+            trajectory.state = "discarded" if trajectory.state == "ready" else trajectory.state
+        session.reclaimed = ("discarded", "replaced") if before[0] == "live" else before
+        session.state, session.freed, session.group = "closed", True, -session.id
+
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), seconds=SECONDS, keyed=st.booleans(), how=st.sampled_from(["sessions", "group", "number"]))
     def export(self, data: st.DataObject, seconds: float, keyed: bool, how: str) -> None:
         self.expired()
         chosen = data.draw(st.lists(st.sampled_from(self.sessions), min_size=1, max_size=4, unique_by=id))
         most = data.draw(st.integers(1, 5))
+        how = "sessions" if how == "group" and chosen[0].group < 0 else how
         asks: dict[str, Any] = {"style": self.style, "discount": 0.5, "lease_seconds": seconds}
         if how == "sessions":
             asks["session_ids"] = [session.name for session in chosen]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,18 +28,18 @@ from rolloutfleet_proxy.store.transaction import Transaction
 PORTS = [7100, 7101]
 
 
+def replace_in(transaction: Transaction, *, owner: Owner, name: str, **asked: Any) -> str:
+    """The session_id of the session that takes the place of this one."""
+    replaced = find(transaction, name=name)
+    assert isinstance(replaced, SessionRecord)
+    _, [started] = start(transaction, owner, StartSessions(replaces=name, **asked), replaced=replaced)
+    discard_replaced(transaction, replaced.id)
+    return started.name
+
+
 def replace(store: SyncStore, name: str, **asked: Any) -> tuple[int, str]:
     """(row id, session_id) of the session that takes the place of this one."""
-
-    def work(transaction: Transaction) -> str:
-        replaced = find(transaction, name=name)
-        assert isinstance(replaced, SessionRecord)
-        new = StartSessions(replaces=name, **asked)
-        _, [started] = start(transaction, store.owner, new, replaced=replaced)
-        discard_replaced(transaction, replaced.id)
-        return started.name
-
-    made = store.run(work)
+    made = store.run(partial(replace_in, owner=store.owner, name=name, **asked))
     return store.rows("SELECT id FROM sessions WHERE name = ?", made)[0][0], made
 
 
