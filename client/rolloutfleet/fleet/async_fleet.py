@@ -181,8 +181,9 @@ class AsyncFleet(FleetBase):
 
         `stale_after` is in seconds, and so is `await_reward`: what is closed without a reward is not exported before it
         has one, or has waited for so long. With `train=False` it is an evaluation, which is never exported and takes no
-        part in the budget. `on_error` is what becomes of it where its `with` block ends with an
-        exception: `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it.
+        part in the budget. With `replaces` it takes the place of a session, which is discarded, in its group and in the
+        budget: `task_id` and `train` are that one's. `on_error` is what becomes of it where its `with` block ends with
+        an exception: `close` leaves what it has to be exported, with an outcome that says so, `delete` discards it.
         `sampling` holds `defaults` and `overrides` for what its agent asks for (`wire.SessionSampling`); the
         `max_tokens` there are those of an answer, and the one beside it the session's. Raises TookTooLong.
         """
@@ -200,6 +201,7 @@ class AsyncFleet(FleetBase):
         stale_after: float | None = None,
         await_reward: float | None = None,
         train: bool = True,
+        replaces: Named | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
         sampling: SamplingOption = None,
@@ -212,6 +214,7 @@ class AsyncFleet(FleetBase):
         Once `quorum` of them have ended and `deadline` seconds since their start are over, the rest are closed as
         `aborted`; that takes both. The other options are those of `start_session`. Raises TookTooLong.
         """
+        replaced = None if replaces is None else name_of(replaces)
         values = {
             "task_id": task_id,
             "group_size": size,
@@ -219,6 +222,7 @@ class AsyncFleet(FleetBase):
             "stale_after": stale_after,
             "await_reward": await_reward,
             "train": train,
+            "replaces": replaced,
             "group": None if quorum is deadline is None else {"quorum": quorum, "deadline": deadline},
             "sampling": sampling,
             "limits": {"turns": max_turns, "tokens": max_tokens},
@@ -227,15 +231,21 @@ class AsyncFleet(FleetBase):
         asked = valid(wire.StartSessions, values)
         check_choice("on_error", on_error, ("close", "delete"))
         self._proxies.check_open()
-        admission = self._admission
-        async with nullcontext() if admission is None or not train else admission.admitted(size, timeout=timeout):
+        admission = self._admission if train and replaced is None else None
+        async with nullcontext() if admission is None else admission.admitted(size, timeout=timeout):
             # A key belongs to one proxy, and where that is down another key's may be up.
             started = await self._proxies.call(
-                "POST", "/sessions", wire.StartedSessions, body=asked, key=new_key(), new_keys=True
+                *("POST", "/sessions", wire.StartedSessions),
+                body=asked,
+                key=new_key(),
+                new_keys=replaced is None,
+                owner=None if replaced is None else owner_of(replaced),
             )
-        names = [session.session_id for session in started.sessions]
-        if train:
-            self._slots.started(names, ordinal=owner_of(started.group_id))
+        names, ordinal = [session.session_id for session in started.sessions], owner_of(started.group_id)
+        if train and replaced is not None:
+            self._slots.replaced(replaced, names[0], ordinal=ordinal)
+        elif train:
+            self._slots.started(names, ordinal=ordinal)
         sessions = tuple(
             AsyncSession(**dict(session), group_id=started.group_id, task_id=task_id, fleet=self, on_error=on_error)
             for session in started.sessions

@@ -9,11 +9,11 @@ from pydantic import JsonValue
 
 from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.sessions import OnError, SamplingOption
+from rolloutfleet.fleet.sessions import Handle, OnError, SamplingOption
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import EngineAddress, Whereabouts
 from rolloutfleet.staleness import StalenessManager
-from rolloutfleet.wire import AgentMay
+from rolloutfleet.wire import AgentMay, SessionStatus
 
 if TYPE_CHECKING:
     from rolloutfleet.remote_tensors import RemoteTensors
@@ -44,6 +44,7 @@ class SessionOptions(TypedDict, total=False):
     stale_after: float | None
     await_reward: float | None
     train: bool
+    replaces: Handle | SessionStatus | str | None
     max_turns: int | None
     max_tokens: int | None
     sampling: SamplingOption

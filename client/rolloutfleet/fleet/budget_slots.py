@@ -78,6 +78,13 @@ class BudgetSlots:
         if self._manager is not None:
             self._known |= {name: _Known(ordinal, Slot.RUNNING) for name in session_ids}
 
+    def replaced(self, old: str, new: str, *, ordinal: int | None) -> None:
+        """A session took another's place, at once and whatever the budget has room for."""
+        if self._manager is not None:
+            self.gone(old)
+            self._known[new] = _Known(ordinal, Slot.NONE)
+            self._settle(new)
+
     def adopt(self, session_id: str, *, ordinal: int | None, ended: bool, left: Iterable[str] = ()) -> None:
         """A session that was there before this trainer. The manager counts an ended one as held already."""
         if session_id in self._known:

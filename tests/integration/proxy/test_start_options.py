@@ -7,6 +7,9 @@ import pytest
 from tests.fleets import AgentSession, Fleet, running_fleet
 from tests.waiting import until
 
+from rolloutfleet import Fleet as TrainersFleet
+from rolloutfleet import StalenessManager
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, shared: Fleet) -> Iterator[Fleet]:
@@ -75,3 +78,19 @@ def test_an_evaluation_is_rewarded_after_its_end_and_named_in_exports(two: Fleet
         listed = admin.get("/sessions").raise_for_status().json()["sessions"]
     assert {each["session_id"]: each["train"] for each in listed}[session.session_id] is False
     assert session.show()["reward"] == 1.0 and session.show()["train"] is False
+
+
+def test_a_trainer_runs_an_episode_again_without_a_place_to_spare(two: Fleet) -> None:
+    budget = StalenessManager(max_concurrent=2, max_staleness=1, batch_size=2)
+    with TrainersFleet.from_url(two.proxy.url, admin_key=two.proxy.key, staleness=budget) as fleet:
+        fleet.set_version(1)
+        group = fleet.start_group(2, "task", quorum=1, deadline=3600.0, await_reward=60.0)
+        first, second = group
+        with fleet.start_session("task", train=False) as evaluated, first:
+            again = fleet.start_session("task", replaces=first, await_reward=60.0)
+            assert budget.counts.running == 2 and fleet.status(evaluated).train is False
+        assert (again.group_id, fleet.status(again).state) == (group.group_id, "open")
+        for session in (again, second):
+            fleet.close_session(session)
+        assert budget.counts.running == 0
+        assert fleet.audit().balanced

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -175,3 +176,16 @@ def test_adopted_sessions_count_as_running_or_as_held_already() -> None:
     budget.on_version_recovered(3, held=1)
     slots.judged("s0-2", "a", too_old=True)
     assert budget.accepted == 3 * 8
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
+@pytest.mark.parametrize("left", [[], ["t1"]], ids=["nothing", "something"])
+def test_a_session_that_takes_anothers_place_has_the_only_place_of_the_two(ended: bool, left: list[str]) -> None:
+    budget, slots = started("s0-0", "s0-1")
+    if ended:
+        slots.ended("s0-0", left=left)
+    slots.replaced("s0-0", "s0-2", ordinal=0)
+    assert (budget.counts.running, budget.counts.accepted) == (2, 0)
+    assert slots.sessions() == ["s0-1", "s0-2"]
+    slots.ended("s0-2", left=["t1"])
+    assert (budget.counts.running, budget.counts.accepted) == (1, 1)
