@@ -120,9 +120,10 @@ def load_group(source: Source, name: str) -> Group:
         source,
         "SELECT id, name, state, touched, stale_after, turns, train, (SELECT count(*) || ' to ' || coalesce(max(id), 0)"
         " FROM shards WHERE session = sessions.id) AS shards, (SELECT coalesce(max(id), 0) FROM annotations"
+        " WHERE session = sessions.id) AS annotated,"
         # No trainer could take what waits for a reward.
-        " WHERE session = sessions.id) AS annotated, max(ended, (SELECT coalesce(max(waits_until), 0) FROM trajectories"
-        " WHERE session = sessions.id)) AS ended FROM sessions WHERE group_name = ? ORDER BY id",
+        " max(ended, (SELECT coalesce(max(waits_until), 0) FROM trajectories WHERE session = sessions.id"
+        " AND trajectories.state = 'ready')) AS ended FROM sessions WHERE group_name = ? ORDER BY id",
         (name,),
     )
     return Group(name, tuple(GroupMember(**row, trajectories=tuple(held.get(row["id"], ()))) for row in members))

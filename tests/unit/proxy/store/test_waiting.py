@@ -9,10 +9,13 @@ from tests.unit.proxy.store.test_leases import ack, ask, close, give_back, group
 from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet.wire import GiveReward
+from rolloutfleet_proxy.domain.ledger import DISCARDED
 from rolloutfleet_proxy.domain.lineage import Lineage
+from rolloutfleet_proxy.domain.recovery import RECOVERED
 from rolloutfleet_proxy.store.damage import damaged_rows
 from rolloutfleet_proxy.store.groups import load_group
 from rolloutfleet_proxy.store.rewards import give_reward
+from rolloutfleet_proxy.store.trajectories import move_trajectory
 
 PATIENCE = 100.0
 SUBAGENT = Lineage("a1", "subagent", "main")
@@ -127,6 +130,13 @@ def test_a_trainer_has_as_long_as_ever_to_claim_it_from_the_end_of_its_wait(
         reward(store, session)
     [member] = store.read(lambda connection: load_group(connection, group_of(store, session))).members
     assert member.ended == (PATIENCE if rewarded_after is None else rewarded_after)
+
+
+def test_what_was_discarded_while_it_waited_holds_up_nothing(store: SyncStore) -> None:
+    [(session, _)] = ended(store)
+    store.run(lambda transaction: move_trajectory(transaction, session, 1, DISCARDED, reason=RECOVERED))
+    [member] = store.read(lambda connection: load_group(connection, group_of(store, session))).members
+    assert member.ended == 0.0
 
 
 def test_an_open_session_that_waits_goes_stale_as_any_other(store: SyncStore) -> None:
