@@ -8,6 +8,7 @@ The names of this table are imported when they are first used: `import rolloutfl
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rolloutfleet.fleet import AsyncFleet as AsyncFleet
+    from rolloutfleet.fleet import Command as Command
     from rolloutfleet.fleet import Fleet as Fleet
     from rolloutfleet.fleet import FleetError as FleetError
     from rolloutfleet.fleet import Trajectory as Trajectory
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rolloutfleet.staleness import StalenessManager as StalenessManager
 
 _NAMES = {
-    "rolloutfleet.fleet": ("AsyncFleet", "Fleet", "FleetError", "Trajectory", "Whereabouts"),
+    "rolloutfleet.fleet": ("AsyncFleet", "Command", "Fleet", "FleetError", "Trajectory", "Whereabouts"),
     "rolloutfleet.remote_tensors": ("RemoteTensor", "RemoteTensors"),
     "rolloutfleet.staleness": ("StalenessManager",),
 }

@@ -15,7 +15,7 @@ class Broadcast:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def wait(self, timeout: float) -> None:
+    async def wait(self, timeout: float | None = None) -> None:
         """Return when woken, or after `timeout` seconds."""
         self.waiting += 1
         try:

@@ -11,10 +11,10 @@ import typer
 
 from rolloutfleet.cli.failures import warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
-from rolloutfleet.cli.programs import Program, settings_of
 from rolloutfleet.cli.session_list import list_sessions
 from rolloutfleet.cli.show import console, print_json, reason, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
+from rolloutfleet.programs import Program, settings_of
 from rolloutfleet.wire import Lineage, Outcome
 
 app = group("Start a session for an agent, end sessions, and list them.")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypedDict, Unpack
 from pydantic import JsonValue
 
 from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
+from rolloutfleet.fleet.arguments import Named
 from rolloutfleet.fleet.proxies import Proxies
-from rolloutfleet.fleet.sessions import Handle, OnError, SamplingOption
+from rolloutfleet.fleet.sessions import OnError, SamplingOption
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import EngineAddress, Whereabouts
 from rolloutfleet.staleness import StalenessManager
-from rolloutfleet.wire import AgentMay, SessionStatus
+from rolloutfleet.wire import AgentMay
 
 if TYPE_CHECKING:
     from rolloutfleet.remote_tensors import RemoteTensors
@@ -37,18 +38,23 @@ class Options(TypedDict, total=False):
     """Whether long waits show a line on the error output; by default where that is a terminal."""
 
 
-class SessionOptions(TypedDict, total=False):
-    """How a session is started, by name."""
+class SessionTerms(TypedDict, total=False):
+    """What a session is started with, by name."""
 
     metadata: Mapping[str, JsonValue] | None
     stale_after: float | None
     await_reward: float | None
     train: bool
-    replaces: Handle | SessionStatus | str | None
     max_turns: int | None
     max_tokens: int | None
     sampling: SamplingOption
     agent_may: Iterable[AgentMay]
+
+
+class SessionOptions(SessionTerms, total=False):
+    """How a session is started, by name."""
+
+    replaces: Named | None
     on_error: OnError
     timeout: float | None
 

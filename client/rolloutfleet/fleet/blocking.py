@@ -84,6 +84,17 @@ class LoopThread:
             self._loop.close()
 
 
+class RunningLoop(LoopThread):
+    """The loop that runs now, for threads beside it. Another ends it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+
+    def stop(self) -> None:
+        pass
+
+
 class _Running(Generic[T]):
     """A coroutine on its way through a loop. A Ctrl-C may come at any moment, also while the loop is being asked to
     start it: what is cancelled then is found here, whether it has a task yet or never gets one."""

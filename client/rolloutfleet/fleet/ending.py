@@ -14,7 +14,7 @@ def ending_of(error: BaseException) -> CloseSession:
     """`truncated` where the exception, or one that it came of, is a limit's; `aborted` for what is no error of the
     program (KeyboardInterrupt, CancelledError, SystemExit); else `failed`. The reason is the limit's code, or the
     exception's type and text. A session that its group's deadline has closed keeps the outcome that it has."""
-    for each in _linked(error):
+    for each in linked(error):
         code = _code(each)
         if code == GROUP_CLOSED:
             return CloseSession()
@@ -25,7 +25,7 @@ def ending_of(error: BaseException) -> CloseSession:
     return CloseSession(outcome="failed" if isinstance(error, Exception) else "aborted", reason=reason)
 
 
-def _linked(error: BaseException) -> list[BaseException]:
+def linked(error: BaseException) -> list[BaseException]:
     """The exception and those that it came of: causes, contexts, members of groups; nearest first."""
     found: list[BaseException] = []
     todo: list[BaseException | None] = [error]

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypedDict
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
+from rolloutfleet.programs import Program, environ_of
 
 OnError = Literal["close", "delete"]
 SamplingOption = wire.SessionSampling | dict[str, Any] | None
@@ -44,6 +46,14 @@ class Handle:
     base_url: str
     group_id: str
     task_id: str | None = None
+
+    def environ(self, *, for_: Program = "openai", model: str = "policy", home: Path | None = None) -> dict[str, str]:
+        """Environment variables by which a program uses this session: one of the OpenAI SDKs, Claude Code or Codex.
+
+        The latter two call the model `model`. Codex reads a file, which is written into the folder `home`, or into a
+        new temporary one. A variable that has to be unset is empty.
+        """
+        return environ_of(for_, base_url=self.base_url, key=self.api_key, model=model, home=home)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -4,15 +4,18 @@ Every method does what the one of the same name there does; only the waiting is 
 is used.
 """
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Self, Unpack
 
 from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
 from rolloutfleet.fleet.base import FleetBase, Options
-from rolloutfleet.fleet.blocking import Blocking, BlockingIterator, LoopThread, blocking, listing, wrapping
+from rolloutfleet.fleet.blocking import Blocking, BlockingIterator, LoopThread, RunningLoop, blocking, listing, wrapping
 from rolloutfleet.fleet.events import AsyncEvents, Event
 from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup
+from rolloutfleet.fleet.rollouts.rollout import AsyncRollout
 from rolloutfleet.fleet.sessions import Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.weights import AsyncWeightUpdate
@@ -102,6 +105,25 @@ class Events(BlockingIterator[Event]):
         return self._asynchronous.waiting
 
 
+class Rollout(BlockingIterator[EpisodeGroup]):
+    """`with fleet.rollout(agent, tasks) as episodes: for group in episodes: …`
+
+    A block that ends well acknowledges the groups that were handed out, or keeps them leased; with an exception they
+    are given back. Agents that still run are ended, and their sessions closed as aborted.
+    """
+
+    _asynchronous: AsyncRollout
+
+    def __init__(self, fleet: "Fleet", asynchronous: AsyncRollout) -> None:
+        super().__init__(fleet, asynchronous)
+        asynchronous.blocking = partial(_blocking_session, fleet)
+
+    def metrics(self, *, passes: Callable[[float], bool] = lambda reward: reward > 0) -> dict[str, float]:
+        """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
+        pass@K."""
+        return self._asynchronous.metrics(passes=passes)
+
+
 class WeightUpdate(Blocking):
     """The whole of an update; see Fleet.weight_update."""
 
@@ -148,8 +170,10 @@ class Fleet(Blocking, FleetBase):
     _asynchronous: AsyncFleet
 
     def __init__(self, where: Whereabouts, **options: Unpack[Options]) -> None:
-        other = self._asynchronous = AsyncFleet(where, **options)
-        self._loop = LoopThread()
+        self._stand_for(AsyncFleet(where, **options), LoopThread())
+
+    def _stand_for(self, other: AsyncFleet, loop: LoopThread) -> None:
+        self._asynchronous, self._loop = other, loop
         self.whereabouts, self.staleness = other.whereabouts, other.staleness
         self._proxies, self._weights, self._filter = other._proxies, other._weights, other._filter
 
@@ -183,6 +207,7 @@ class Fleet(Blocking, FleetBase):
     events = wrapping(AsyncFleet.events, Events)
 
     export = wrapping(AsyncFleet.export, Export)
+    rollout = wrapping(AsyncFleet.rollout, Rollout)
     annotate = blocking(AsyncFleet.annotate)
     acknowledge = blocking(AsyncFleet.acknowledge)
     release = blocking(AsyncFleet.release)
@@ -200,3 +225,10 @@ class Fleet(Blocking, FleetBase):
     resume = blocking(AsyncFleet.resume)
     weight_update = wrapping(AsyncFleet.weight_update, WeightUpdate)
     recover = blocking(AsyncFleet.recover)
+
+
+def beside(fleet: AsyncFleet) -> Callable[[AsyncSession], Session]:
+    """Makes sessions for threads beside the event loop that runs now, the fleet's."""
+    twin = Fleet.__new__(Fleet)
+    twin._stand_for(fleet, RunningLoop())
+    return partial(_blocking_session, twin)

@@ -15,12 +15,14 @@ from rolloutfleet.fleet import (
     AsyncExport,
     AsyncFleet,
     AsyncGroup,
+    AsyncRollout,
     AsyncSession,
     AsyncWeightUpdate,
     Events,
     Export,
     Fleet,
     Group,
+    Rollout,
     Session,
 )
 from rolloutfleet.fleet.sync_fleet import WeightUpdate
@@ -32,6 +34,7 @@ PAIRS = [
     (Group, AsyncGroup),
     (Events, AsyncEvents),
     (Export, AsyncExport),
+    (Rollout, AsyncRollout),
     (WeightUpdate, AsyncWeightUpdate),
 ]
 

@@ -5,7 +5,7 @@ import tomllib
 
 from tests.agents.programs import documented_block, documented_variables
 
-from rolloutfleet.cli.programs import settings_of
+from rolloutfleet.programs import settings_of
 
 URL, KEY = "http://10.0.0.5:8080/sessions/s0-1/v1", "s0.key"
 HOSTILE = 'it\'s $(touch x) "`id`"\nend \x7f'

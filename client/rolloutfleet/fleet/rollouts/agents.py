@@ -1,0 +1,187 @@
+"""Running an agent once: a function, in a thread of its own; a coroutine function; or a command."""
+
+import asyncio
+import contextvars
+import inspect
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rolloutfleet.fleet.rollouts import launcher
+from rolloutfleet.programs import Program
+
+KEPT_OUTPUT: Final = 4096
+"""Bytes of a command's last output that are kept, to say why it failed."""
+ENDING: Final = launcher.GRACE + 5.0
+"""Seconds that a command has to end, killed."""
+LAST_OUTPUT: Final = 1.0
+"""Seconds in which the last output of a command that has ended is read."""
+TASK_VARIABLE: Final = "ROLLOUTFLEET_TASK"
+
+
+class AgentError(Exception):
+    """A command ended with another status than 0."""
+
+
+class NotStarted(AgentError):
+    """A command that could not be started."""
+
+
+class HasEnviron(Protocol):
+    """A session, as a command needs it."""
+
+    def environ(self, *, for_: Program, model: str, home: Path | None) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An agent that is a program. It takes its session from its environment (`Session.environ`).
+
+    `line` is a list of arguments, in which `{task}`, or `{NAME}` for a field of a task that is a dict, stand for the
+    task; or a line for `sh`. In either case ROLLOUTFLEET_TASK has the task, as it is if it is a text, else as JSON.
+    """
+
+    line: str | Sequence[str]
+    for_: Program = "openai"
+    model: str = "policy"
+    cwd: str | Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def arguments(self, task: Any) -> list[str]:
+        """What is run for a task."""
+        if isinstance(self.line, str):
+            return ["/bin/sh", "-c", self.line]
+        fields = {"task": _text(task), **({str(name): value for name, value in _fields(task)})}
+        return [_filled(argument, fields) for argument in self.line]
+
+    async def run(self, session: HasEnviron, task: Any) -> None:
+        """Raises AgentError where it fails. Cancelled, it has ended, with all in its process group."""
+        arguments = self.arguments(task)
+        with tempfile.TemporaryDirectory(prefix="rolloutfleet-agent-", ignore_cleanup_errors=True) as home:
+            environment = {
+                **os.environ,
+                **session.environ(for_=self.for_, model=self.model, home=Path(home)),
+                TASK_VARIABLE: _text(task),
+                **self.env,
+            }
+            if shutil.which(arguments[0], path=environment.get("PATH")) is None:
+                raise NotStarted(f"there is no command {arguments[0]!r}")
+            await _run(arguments, environment, self.cwd)
+
+
+Agent = Callable[[Any, Any], Any] | Command
+"""`agent(session, task)`, or a command. A number that a function returns is the reward."""
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns that may be a coroutine function. Others run in a thread of their own, which nothing ends
+    before they return: who waits for it may be cancelled all the same."""
+    if is_async(function):
+        return await function(*arguments)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(partial(function, *arguments))
+        except StopIteration as stop:  # a future takes none
+            error = RuntimeError(repr(stop))
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=work, name="rolloutfleet-agent", daemon=True).start()
+    return await future
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """True of coroutine functions, and of objects whose call is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str | Path | None) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", launcher.__file__, *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+        cwd=cwd,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    output = _Tail()
+    reading = asyncio.ensure_future(output.read(process.stdout))
+    try:
+        status = await process.wait()
+        await asyncio.wait([reading], timeout=LAST_OUTPUT)  # what left the process group may keep it open
+    finally:
+        process.stdin.close()
+        await asyncio.shield(_ended(process))
+        reading.cancel()
+    if status:
+        kind = NotStarted if status == launcher.NOT_STARTED else AgentError
+        raise kind(f"{arguments[0]} ended with exit status {status}{output.last_line}")
+
+
+class _Tail:
+    """The last output of a command."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(KEPT_OUTPUT):
+            self._bytes = (self._bytes + chunk)[-KEPT_OUTPUT:]
+
+    @property
+    def last_line(self) -> str:
+        line = self._bytes.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f": {line}" if line else ""
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    try:
+        await asyncio.wait_for(process.wait(), ENDING)
+    except TimeoutError:
+        process.kill()
+
+
+def _fields(task: Any) -> Sequence[tuple[Any, Any]]:
+    return [(name, _text(value)) for name, value in task.items()] if isinstance(task, Mapping) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _filled(argument: str, fields: Mapping[str, str]) -> str:
+    """The argument, `{NAME}` replaced once: what is put in may hold braces of its own."""
+    parts, rest = [], argument
+    while "{" in rest:
+        before, _, rest = rest.partition("{")
+        name, closed, behind = rest.partition("}")
+        if closed and name in fields:
+            parts += [before, fields[name]]
+            rest = behind
+        else:
+            parts += [before, "{"]
+    return "".join([*parts, rest])

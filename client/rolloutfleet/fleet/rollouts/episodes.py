@@ -1,0 +1,167 @@
+"""What became of an agent's work on a task, and the figures of many. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from rolloutfleet.fleet.trajectories import Row, Trajectory
+from rolloutfleet.wire import CloseSession, Outcome
+
+ABANDONED: Final = CloseSession(outcome="aborted", reason="the rollout was ended")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Episode:
+    """One member of a group: an agent that has worked on a task, in a session of its own."""
+
+    task: Any
+    session: Any
+    """The session, as the agent had it; of the last attempt."""
+    attempt: int = 0
+    """How often it was run again."""
+    ending: CloseSession = ABANDONED
+    """What its session was told at its end."""
+    error: BaseException | None = None
+    """What the agent, or the function that rewards it, raised."""
+    result: Any = None
+    """What the agent returned."""
+    seconds: float = 0.0
+    """Of the last attempt."""
+    given: float | None = None
+    """The reward that the fleet has been told, where nothing is exported."""
+    trajectories: tuple[Trajectory, ...] = ()
+    """Its export, leased; none before its group has ended, and none of an evaluation."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How its session ended, as the fleet says where it has turns."""
+        return next((each.outcome for each in self.trajectories if each.outcome), self.ending.outcome or "completed")
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended so."""
+        return next((each.outcome_reason for each in self.trajectories if each.outcome), self.ending.reason)
+
+    @property
+    def session_id(self) -> str:
+        """Of its session."""
+        name: str = self.session.session_id
+        return name
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of its trajectories, in their order."""
+        return tuple(row for trajectory in self.trajectories for row in trajectory.rows)
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of its turns' rewards; None where none was given."""
+        rewards = [each.reward for each in self.trajectories if each.reward is not None]
+        return sum(rewards) if rewards else self.given
+
+    @property
+    def turns(self) -> int:
+        """How many its trajectories have."""
+        return sum(len(each.turns) for each in self.trajectories)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of its rows, prompts and context included."""
+        return sum(each.tokens for each in self.trajectories)
+
+    @property
+    def versions(self) -> tuple[int, int] | None:
+        """The lowest and the highest weight version of its tokens; None without any, or where these are shards."""
+        of_rows = [row.tensors["versions"] for row in self.rows]
+        known = [each[each >= 0] for each in of_rows if isinstance(each, np.ndarray)]
+        found = np.concatenate(known) if known else np.empty(0)
+        return (int(found.min()), int(found.max())) if found.size else None
+
+    @property
+    def age(self) -> int | None:
+        """How many versions its oldest token was behind the fleet when it was exported; None without tokens."""
+        ages = [each.version - each.oldest_version for each in self.trajectories if each.oldest_version is not None]
+        return max(0, *ages) if ages else None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EpisodeGroup:
+    """The episodes of one task."""
+
+    place: int
+    """Of its task among the tasks."""
+    group_id: str
+    task: Any
+    episodes: list[Episode] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return iter(self.episodes)
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """One for each episode."""
+        return [episode.reward for episode in self.episodes]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those of all its episodes."""
+        return [each for episode in self.episodes for each in episode.trajectories]
+
+
+def pass_at(k: int, *, members: int, passed: int) -> float:
+    """The chance that one of k members has passed, k drawn of those there are without putting back (arXiv:2107.03374).
+
+    NaN where there are fewer than k.
+    """
+    if members < k:
+        return math.nan
+    return 1.0 - math.comb(members - passed, k) / math.comb(members, k)
+
+
+def metrics(groups: Iterable[EpisodeGroup], *, passes: Callable[[float], bool]) -> dict[str, float]:
+    """Figures for a logger. A mean of nothing is left out.
+
+    `reward` is the mean of those that were given, `pass@K` the mean over groups for K = 1, 2, 4 ... up to the size of
+    the smallest group, in which whoever has no reward has not passed. `age` is that of episodes, in weight
+    versions.
+    """
+    groups = list(groups)
+    episodes = [episode for group in groups for episode in group]
+    found: dict[str, float] = {"groups": len(groups), "episodes": len(episodes)}
+    found |= {f"outcome/{name}": count for name, count in Counter(each.outcome for each in episodes).items()}
+    reasons = Counter(_kind(each.reason) for each in episodes if each.outcome == "failed")
+    found |= {f"failed/{name}": count for name, count in reasons.items()}
+    ages = [age for each in episodes if (age := each.age) is not None]
+    for name, values in (
+        ("reward", [each.reward for each in episodes if each.reward is not None]),
+        ("turns", [each.turns for each in episodes if each.trajectories]),
+        ("tokens", [each.tokens for each in episodes if each.trajectories]),
+        ("seconds", [each.seconds for each in episodes]),
+        ("age", ages),
+    ):
+        if values:
+            found[name] = sum(values) / len(values)
+    if ages:
+        found["age/most"] = max(ages)
+    k, smallest = 1, min(map(len, groups), default=0)
+    while k <= smallest:
+        of_groups = [pass_at(k, members=len(group), passed=_passed(group, passes)) for group in groups]
+        found[f"pass@{k}"] = sum(of_groups) / len(of_groups)
+        k *= 2
+    return found
+
+
+def _passed(group: EpisodeGroup, passes: Callable[[float], bool]) -> int:
+    return sum(reward is not None and passes(reward) for reward in group.rewards)
+
+
+def _kind(reason: str | None) -> str:
+    """The exception's name, or the first words."""
+    return (reason or "unknown").partition(":")[0][:60]

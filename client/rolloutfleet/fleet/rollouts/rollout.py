@@ -1,0 +1,377 @@
+"""`AsyncFleet.rollout`: groups of sessions started for tasks, an agent run in each, and what they left exported.
+
+A group goes through it in this order: its sessions start, under the fleet's budget; an agent works in each, and is
+rewarded when it has ended; `after_each` sees the group; its sessions are closed; its trajectories are leased; it is
+handed out. At the end of the block what was handed out is acknowledged.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsFloat
+
+import httpx
+
+from rolloutfleet.broadcast import Broadcast
+from rolloutfleet.fleet.ending import ending_of, linked
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError
+from rolloutfleet.fleet.prefetching import OnExit
+from rolloutfleet.fleet.proxies import each, raise_first
+from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
+from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, metrics
+from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.wire import CloseSession
+
+if TYPE_CHECKING:
+    from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
+
+log = logging.getLogger("rolloutfleet.fleet")
+
+RETRIED: Final[tuple[type[BaseException], ...]] = (FleetError, ConnectionRefusedError, httpx.ConnectError, NotStarted)
+"""What an agent is run again for, unless `retry_on` says something else."""
+TOUCH_INTERVAL: Final = 20.0
+STALE_AFTER: Final = 120.0
+"""Seconds without a touch after which a session of a rollout goes stale: its trainer is gone."""
+LEASE_SECONDS: Final = 600.0
+WATCHED: Final = 100
+"""The newest episodes, by which it is told whether too many fail."""
+FEWEST: Final = 10
+"""Episodes before that is told."""
+
+
+class TooManyFailures(FleetError):
+    """More of the newest episodes failed than `max_failures` allows."""
+
+    def __init__(self, reasons: Counter[str], *, of: int) -> None:
+        self.reasons = dict(reasons)
+        """How many failed, by reason."""
+        said = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+        super().__init__(f"{reasons.total()} of the last {of} episodes failed (max_failures): {said}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a rollout was asked for. Raises BadArgument."""
+
+    agent: Agent
+    tasks: Iterable[Any]
+    n: int
+    reward: Callable[[Any, Any], Any] | None
+    after_each: Callable[[EpisodeGroup], Any] | None
+    concurrency: int
+    timeout: float | None
+    retries: int
+    retry_on: tuple[type[BaseException], ...]
+    max_failures: float
+    ordered: bool
+    on_exit: OnExit
+    session: Mapping[str, Any]
+    """Options of `start_group`."""
+    export: Mapping[str, Any]
+    """Options of `export`."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("concurrency", 1), ("retries", 0)):
+            if getattr(self, name) < least:
+                raise BadArgument(name, f"is {getattr(self, name)}; the least is {least}")
+        if not 0 <= self.max_failures <= 1:
+            raise BadArgument("max_failures", f"is {self.max_failures}; it is a share, from 0 to 1")
+        if isinstance(self.tasks, str | bytes | Mapping):
+            raise BadArgument("tasks", "is one task; put it into a list")
+        if not callable(self.agent) and not isinstance(self.agent, Command):
+            raise BadArgument("agent", "is neither a function of session and task, nor a Command")
+
+
+@dataclass(eq=False, repr=False)
+class AsyncRollout(AsyncIterator[EpisodeGroup]):
+    """`async with fleet.rollout(agent, tasks) as episodes: async for group in episodes: …`
+
+    A block that ends well acknowledges the groups that were handed out, or keeps them leased; with an exception they
+    are given back. Agents that still run are ended, and their sessions closed as aborted.
+    """
+
+    _fleet: "AsyncFleet"
+    _plan: Plan
+    _clock: Callable[[], float] = time.monotonic
+    blocking: Callable[["AsyncSession"], Any] | None = field(default=None, init=False)
+    """Makes the sessions of code that blocks; set where the whole trainer is such code."""
+    _done: list[EpisodeGroup] = field(default_factory=list, init=False)
+    """Groups that were handed out."""
+    _ready: dict[int, EpisodeGroup] = field(default_factory=dict, init=False)
+    """Groups that were not yet, by their place; the first to end first."""
+    _started: int | None = field(default=None, init=False)
+    """How many groups there are in all, once that is known."""
+    _unfinished: int = field(default=0, init=False)
+    """Agents that run, or wait for a slot."""
+    _groups: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _open: dict[str, "AsyncSession"] = field(default_factory=dict, init=False)
+    _held: dict[str, str] = field(default_factory=dict, init=False)
+    """The lease of each trajectory that is held."""
+    _newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WATCHED), init=False)
+    """Of each ended episode why it failed; None where it did not."""
+    _error: BaseException | None = field(default=None, init=False)
+    _signal: Broadcast = field(default_factory=Broadcast, init=False)
+
+    _shown: Callable[["AsyncSession"], Any] = field(init=False)
+    """Makes the sessions of episodes."""
+    _blocking: Callable[["AsyncSession"], Any] = field(init=False)
+    """Makes the session that a function is given which is no coroutine function."""
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self._plan.concurrency)
+
+    def metrics(self, *, passes: Callable[[float], bool] = lambda reward: reward > 0) -> dict[str, float]:
+        """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
+        pass@K."""
+        return metrics(self._done, passes=passes)
+
+    async def __aenter__(self) -> Self:
+        if self.blocking is None:
+            from rolloutfleet.fleet.sync_fleet import beside  # it imports this
+
+            self._shown, self._blocking = lambda session: session, beside(self._fleet)
+        else:
+            self._shown = self._blocking = self.blocking
+        keep = self._fleet._leases.keep(self._held, seconds=LEASE_SECONDS)
+        self._tasks = [asyncio.create_task(each) for each in (self._start_groups(), self._keep_open(), keep)]
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # Groups last: one may be started while the others end.
+        for tasks in (self._tasks, self._groups):
+            running = list(tasks)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        handed_out = [] if error is not None else [each for group in self._done for each in group.trajectories]
+        for trajectory in handed_out:
+            self._held.pop(trajectory.trajectory_id, None)
+        try:
+            if self._plan.on_exit == "acknowledge":
+                await self._fleet.acknowledge(handed_out)
+        finally:
+            await self._give_back(self._held)
+
+    async def __anext__(self) -> EpisodeGroup:
+        """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
+        with self._fleet._waiting.line("rollout") as tell:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                place = len(self._done) if self._plan.ordered else next(iter(self._ready), None)
+                if place in self._ready:
+                    group = self._ready.pop(place)
+                    self._done.append(group)
+                    self._signal.wake()
+                    return group
+                if self._started == len(self._done):
+                    raise StopAsyncIteration
+                tell(f"rollout: {len(self._done)} groups have come, {self._unfinished} agents run", len(self._done))
+                await self._signal.wait()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._signal.wake()
+
+    # Groups
+
+    async def _start_groups(self) -> None:
+        plan, started = self._plan, 0
+        try:
+            for task in plan.tasks:
+                while not self._has_room():
+                    await self._signal.wait()
+                group = await self._fleet.start_group(plan.n, task_id_of(task, started), **plan.session)
+                self._unfinished += plan.n
+                running = asyncio.create_task(self._run(started, task, group))
+                self._groups.add(running)
+                running.add_done_callback(self._groups.discard)
+                started += 1
+            self._started = started
+        except Exception as error:
+            self._fail(error)
+        self._signal.wake()
+
+    def _has_room(self) -> bool:
+        """True where agents would not wait for a slot, and not many groups wait for the trainer."""
+        slots, n = self._plan.concurrency, self._plan.n
+        return len(self._ready) < max(1, slots // n) and self._unfinished + n <= max(slots, n)
+
+    async def _run(self, place: int, task: Any, started: "AsyncGroup") -> None:
+        group = EpisodeGroup(place=place, group_id=started.group_id, task=task)
+        group.episodes = [Episode(task=task, session=self._shown(session)) for session in started]
+        for session in started:
+            self._enter(session)
+        working = {asyncio.create_task(self._work(episode)): episode for episode in group}
+        try:
+            await self._until_ended(working)
+            await self._compare(group)
+            await self._close(group)
+            await self._collect(group)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            for each_task in working:
+                each_task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+            await self._close(group)
+            self._signal.wake()
+
+    async def _until_ended(self, working: Mapping["asyncio.Task[None]", Episode]) -> None:
+        """All, or the quorum once the deadline is over: the others' agents are ended then."""
+        group = self._plan.session.get("group") or {"quorum": len(working), "deadline": None}
+        done, left = await asyncio.wait(working, timeout=group["deadline"])
+        while left and len(done) < group["quorum"]:
+            more, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            done |= more
+        for task in left:
+            reason = f"deadline: {len(done)} of {len(working)} had ended after {group['deadline']:g} s"
+            working[task].ending = CloseSession(outcome="aborted", reason=reason)
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def _compare(self, group: EpisodeGroup) -> None:
+        """Let `after_each` see it, and reward what it says."""
+        if self._plan.after_each is None:
+            return
+        rewards = await call(self._plan.after_each, group)
+        for episode, reward in zip(group, rewards or (), strict=bool(rewards)):
+            if reward is not None:
+                await self._fleet.reward(episode.session_id, float(reward))
+
+    async def _collect(self, group: EpisodeGroup) -> None:
+        """Lease what the group left, and let it be handed out."""
+        if self._plan.session.get("train", True):
+            leased = await self._leased(group.group_id)
+            for episode in group:
+                episode.trajectories = tuple(each for each in leased if each.session_id == episode.session_id)
+        else:
+            statuses = await self._fleet.statuses(episode.session_id for episode in group)
+            for episode in group:
+                status = statuses[episode.session_id]
+                episode.given = None if isinstance(status, FleetError) else status.reward
+        self._ready[group.place] = group
+
+    async def _leased(self, group_id: str) -> list[Trajectory]:
+        options = {"lease_seconds": LEASE_SECONDS, **self._plan.export}
+        async with self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options) as export:
+            found = [trajectory async for trajectory in export]
+        self._held.update((each.trajectory_id, each.lease_id) for each in found)
+        return found
+
+    async def _give_back(self, held: Mapping[str, str]) -> None:
+        by_lease: dict[str, list[str]] = {}
+        for name, lease in held.items():
+            by_lease.setdefault(lease, []).append(name)
+        try:
+            await self._fleet._leases.release(by_lease)
+        except FleetError as problem:
+            log.warning("not everything could be given back: %s", problem)
+
+    # Episodes
+
+    async def _work(self, episode: Episode) -> None:
+        """Run its agent, again where that may help, and reward it. With `after_each` its session stays open until the
+        group has ended."""
+        try:
+            while not await self._attempt(episode):
+                episode.attempt += 1
+                await self._replace(episode)
+        finally:
+            self._unfinished -= 1
+            self._signal.wake()
+        if self._plan.after_each is None:
+            await self._close([episode])
+        self._count(episode)
+
+    async def _attempt(self, episode: Episode) -> bool:
+        """Run its agent once, and reward it; False where it is to run again."""
+        async with self._slots:
+            began = self._clock()
+            try:
+                async with asyncio.timeout(self._plan.timeout) as limit:
+                    episode.result = await self._run_agent(episode)
+                episode.ending = CloseSession()
+            except Exception as error:
+                if isinstance(error, TimeoutError) and limit.expired():
+                    reason = f"timeout: {self._plan.timeout:g} s"
+                    episode.ending = CloseSession(outcome="truncated", reason=reason)
+                elif episode.attempt < self._plan.retries and self._is_retried(error):
+                    log.info("session %s: its agent is run again: %r", episode.session_id, error)
+                    return False
+                else:
+                    episode.error, episode.ending = error, ending_of(error)
+            finally:
+                episode.seconds = self._clock() - began
+            if episode.ending.outcome != "failed":
+                await self._reward(episode)
+        return True
+
+    def _is_retried(self, error: BaseException) -> bool:
+        return any(isinstance(each, self._plan.retry_on) for each in linked(error))
+
+    async def _run_agent(self, episode: Episode) -> Any:
+        agent = self._plan.agent
+        if isinstance(agent, Command):
+            return await agent.run(self._open[episode.session_id], episode.task)
+        return await self._call(agent, episode)
+
+    async def _reward(self, episode: Episode) -> None:
+        try:
+            value = episode.result if isinstance(episode.result, SupportsFloat) else None
+            if value is None and self._plan.reward is not None:
+                value = await self._call(self._plan.reward, episode)
+            if value is not None:
+                await self._fleet.reward(episode.session_id, float(value))
+        except Exception as error:
+            episode.error, episode.ending = error, ending_of(error)
+
+    async def _call(self, function: Callable[[Any, Any], Any], episode: Episode) -> Any:
+        session = self._open[episode.session_id]
+        return await call(function, session if is_async(function) else self._blocking(session), episode.task)
+
+    def _count(self, episode: Episode) -> None:
+        """Give up where too many have failed."""
+        self._newest.append((episode.reason or "unknown") if episode.outcome == "failed" else None)
+        failed = Counter(reason for reason in self._newest if reason is not None)
+        if len(self._newest) >= FEWEST and failed.total() > self._plan.max_failures * len(self._newest):
+            self._fail(TooManyFailures(failed, of=len(self._newest)))
+
+    # Sessions
+
+    def _enter(self, session: "AsyncSession") -> None:
+        self._open[session.session_id] = session
+        self._fleet._in_blocks[session.session_id] = None
+
+    async def _replace(self, episode: Episode) -> None:
+        """Give its agent a new session in the place of the one that it has."""
+        old = episode.session_id
+        session = await self._fleet.start_session(replaces=old, **self._plan.session)
+        self._open.pop(old)
+        self._fleet._in_blocks.pop(old, None)
+        self._enter(session)
+        episode.session = self._shown(session)
+
+    async def _close(self, episodes: Iterable[Episode]) -> None:
+        """Close those that are open. What an agent itself said of its end counts."""
+        left = [episode for episode in episodes if self._open.pop(episode.session_id, None) is not None]
+        for episode in left:
+            episode.ending = self._fleet._in_blocks.pop(episode.session_id, None) or episode.ending
+        raise_first(await each([self._fleet._end_one(one.session_id, one.ending) for one in left]))
+
+    async def _keep_open(self) -> None:
+        """Touch the sessions, so that they go stale with this process alone."""
+        while True:
+            await asyncio.sleep(TOUCH_INTERVAL)
+            await each([self._fleet._touch_once(name) for name in self._open])
+
+
+def task_id_of(task: Any, index: int) -> str:
+    """The `task_id` or `id` of a task that is a dict, else its place among the tasks."""
+    named = [task[name] for name in ("task_id", "id") if name in task] if isinstance(task, Mapping) else []
+    return str(named[0]) if named else str(index)

@@ -1,0 +1,264 @@
+"""Rollouts over a fleet of two real proxies: agents of every kind, groups as a trainer takes them, and their ends."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from tests.fleets import Fleet as Running
+from tests.integration.client.fleet.agents import say, talk
+from tests.integration.client.fleet.conftest import key_file
+from tests.waiting import PATIENCE, until
+
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, Gone, Whereabouts
+from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, TooManyFailures
+
+
+def answer(session: Any, task: Any) -> float:
+    """One turn; the reward is the task's."""
+    say(session, [{"role": "user", "content": f"Do {task['id']}."}], max_tokens=500)
+    return float(task["worth"])
+
+
+def tasks(number: int) -> list[dict[str, Any]]:
+    return [{"id": f"task-{place}", "worth": place} for place in range(number)]
+
+
+def test_groups_come_whole_with_rows_and_rewards_and_are_acknowledged(fleet: Fleet) -> None:
+    before = fleet.audit().turns.acknowledged
+    with fleet.rollout(answer, tasks(3), n=2, concurrency=4) as episodes:
+        groups = {group.task["id"]: group for group in episodes}
+        figures = episodes.metrics(passes=lambda reward: reward > 1)
+    assert set(groups) == {"task-0", "task-1", "task-2"}
+    for place in range(3):
+        group = groups[f"task-{place}"]
+        assert group.rewards == [place, place]
+        for episode in group:
+            assert (episode.outcome, episode.turns, episode.attempt) == ("completed", 1, 0)
+            assert [row.reward for row in episode.rows] == [place]
+            assert {each.task_id for each in episode.trajectories} == {f"task-{place}"}
+    assert (figures["groups"], figures["episodes"], figures["reward"]) == (3, 6, 1.0)
+    assert figures["pass@1"] == figures["pass@2"] == pytest.approx(1 / 3)
+    assert fleet.audit().turns.acknowledged - before == 6
+
+
+def test_a_block_that_fails_gives_all_back_and_one_that_keeps_leaves_it_leased(fleet: Fleet) -> None:
+    with pytest.raises(ZeroDivisionError), fleet.rollout(answer, tasks(1), n=2) as episodes:
+        group = next(episodes)
+        raise ZeroDivisionError
+    with fleet.export(group_id=group.group_id) as export:
+        again = list(export)
+    assert {each.trajectory_id for each in again} == {each.trajectory_id for each in group.trajectories}
+
+    with fleet.rollout(answer, tasks(1), n=2, on_exit="keep") as episodes:
+        kept = next(episodes)
+    with fleet.export(group_id=kept.group_id) as export:
+        assert list(export) == []
+    before = fleet.audit().turns.acknowledged
+    fleet.acknowledge(kept.trajectories)
+    assert fleet.audit().turns.acknowledged - before == 2
+
+
+def test_an_agent_that_raises_is_failed_with_its_text_and_no_reward(fleet: Fleet) -> None:
+    begun: list[str] = []
+
+    def agent(session: Any, task: str) -> float:
+        begun.append(session.session_id)
+        first = len(begun) == 1
+        say(session, [{"role": "user", "content": "Hello"}], max_tokens=500)
+        if first:
+            raise RuntimeError("the sandbox died")
+        return 1.0
+
+    with fleet.rollout(agent, ["one"], n=2) as episodes:
+        group = next(episodes)
+    failed, well = sorted(group, key=lambda episode: episode.outcome, reverse=True)
+    assert (failed.outcome, failed.reason, failed.reward) == ("failed", "RuntimeError: the sandbox died", None)
+    assert (well.outcome, well.reason, well.reward) == ("completed", None, 1.0)
+    assert not any(np.asarray(row.tensors["loss_mask"]).any() for row in failed.rows)
+
+
+def test_a_member_without_a_turn_has_no_rows(fleet: Fleet) -> None:
+    def idle(session: Any, task: str) -> None:
+        if task == "raise":
+            raise RuntimeError("nothing to do")
+
+    with fleet.rollout(idle, ["return", "raise"], n=2) as episodes:
+        groups = {group.task: group for group in episodes}
+        figures = episodes.metrics()
+    assert [episode.rows for group in groups.values() for episode in group] == [(), (), (), ()]
+    assert [episode.outcome for episode in groups["raise"]] == ["failed", "failed"]
+    assert figures["failed/RuntimeError"] == 2 and "reward" not in figures
+
+
+def test_the_reward_function_is_asked_where_the_agent_gives_none(fleet: Fleet) -> None:
+    def agent(session: Any, task: str) -> str:
+        return str(say(session, [{"role": "user", "content": task}], max_tokens=500)[1])
+
+    with fleet.rollout(agent, ["a", "bb"], n=1, reward=lambda session, task: len(task), ordered=True) as episodes:
+        assert [group.rewards for group in episodes] == [[1.0], [2.0]]
+
+    def unsure(session: Any, task: str) -> float:
+        raise LookupError("no answer key")
+
+    with fleet.rollout(agent, ["a"], n=1, reward=unsure) as episodes:
+        (episode,) = next(episodes)
+    assert (episode.outcome, episode.reason, episode.reward) == ("failed", "LookupError: no answer key", None)
+
+
+def test_after_each_compares_members_before_they_are_leased(fleet: Fleet) -> None:
+    def longest(group: EpisodeGroup) -> list[float | None]:
+        assert all(fleet.status(episode.session).state == "open" for episode in group)
+        group.episodes[0].session.reward(0.25)
+        return [None, *(float(episode.result) for episode in group.episodes[1:])]
+
+    def agent(session: Any, task: str) -> str:
+        say(session, [{"role": "user", "content": task}], max_tokens=500)
+        return "7"
+
+    with fleet.rollout(agent, ["a"], n=3, after_each=longest) as episodes:
+        assert [group.rewards for group in episodes] == [[0.25, 7.0, 7.0]]
+
+
+def test_an_agent_that_takes_too_long_is_truncated_and_still_rewarded(fleet: Fleet) -> None:
+    async def slow(session: Any, task: str) -> None:
+        await talk(session, max_tokens=500)
+        await asyncio.Event().wait()
+
+    with fleet.rollout(slow, ["a"], n=1, timeout=3.0, reward=lambda session, task: 0.5) as episodes:
+        (episode,) = next(episodes)
+    assert (episode.outcome, episode.reason, episode.reward) == ("truncated", "timeout: 3 s", 0.5)
+
+
+def test_too_many_failures_end_it_and_say_why(fleet: Fleet) -> None:
+    def agent(session: Any, task: int) -> None:
+        raise RuntimeError("no such model")
+
+    with pytest.raises(TooManyFailures) as raised, fleet.rollout(agent, range(1000), n=1, concurrency=2) as episodes:
+        list(episodes)
+    assert str(raised.value).startswith("10 of the last 10 episodes failed")
+    assert raised.value.reasons == {"RuntimeError: no such model": 10}
+
+
+def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
+    def broken() -> Any:
+        yield "one"
+        raise OSError("the dataset is gone")
+
+    agent = partial(print, end="")
+    with pytest.raises(OSError, match="dataset"), fleet.rollout(agent, broken(), n=1) as episodes:
+        list(episodes)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"n": 0}, "n"),
+        ({"max_failures": 2.0}, "max_failures"),
+        ({"on_exit": "drop"}, "on_exit"),
+        ({"tasks": "one"}, "tasks"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_starts(fleet: Fleet, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadArgument) as raised:
+        fleet.rollout(lambda session, task: None, **{"tasks": ["one"], **options})
+    assert raised.value.argument == named
+
+
+async def test_asyncio_runs_agents_of_both_kinds(where: Whereabouts) -> None:
+    async def agent(session: Any, task: str) -> float:
+        await talk(session, max_tokens=500)
+        return 1.0
+
+    def blocks(session: Any, task: str) -> None:
+        say(session, [{"role": "user", "content": task}], max_tokens=500)
+        session.reward(0.5)
+
+    async with AsyncFleet(where, progress=False) as fleet:
+        for each, reward in ((agent, 1.0), (blocks, 0.5)):
+            async with fleet.rollout(each, ["a", "b"], n=2) as episodes:
+                groups = [group async for group in episodes]
+            assert [group.rewards for group in groups] == [[reward, reward]] * 2
+            assert {episode.versions for group in groups for episode in group} == {(1, 1)}
+
+
+def test_a_command_finds_its_session_and_task_and_says_why_it_failed(fleet: Fleet, tmp_path: Any) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(
+        "import json, os, sys, urllib.request\n"
+        "url = os.environ['OPENAI_BASE_URL'] + '/chat/completions'\n"
+        "body = {'model': 'm', 'max_tokens': 500, 'messages': [{'role': 'user', 'content': sys.argv[1]}]}\n"
+        "request = urllib.request.Request(url, json.dumps(body).encode(),\n"
+        "    {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY'], 'content-type': 'application/json'})\n"
+        "json.load(urllib.request.urlopen(request))\n"
+        "assert json.loads(os.environ['ROLLOUTFLEET_TASK'])['id'] == sys.argv[1]\n"
+        "sys.exit('out of luck' if sys.argv[1] == 'task-1' else 0)\n"
+    )
+    command = Command([sys.executable, str(script), "{id}"])
+    with fleet.rollout(command, tasks(2), n=1, reward=lambda session, task: 1.0, ordered=True) as episodes:
+        (well,), (ill,) = episodes
+    assert (well.outcome, well.reward, well.turns) == ("completed", 1.0, 1)
+    assert (ill.outcome, ill.reward) == ("failed", None)
+    assert ill.reason == f"AgentError: {sys.executable} ended with exit status 1: out of luck"
+
+
+def test_leaving_early_ends_agents_and_closes_their_sessions(fleet: Fleet, pair: Running) -> None:
+    begun = threading.Event()
+    sessions: list[str] = []
+
+    async def endless(session: Any, task: str) -> None:
+        await talk(session, max_tokens=500)
+        sessions.append(session.session_id)
+        begun.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt), fleet.rollout(endless, ["a"], n=1):
+        begun.wait()
+        raise KeyboardInterrupt
+    (status,) = fleet.statuses(sessions).values()
+    assert (status.state, status.outcome, status.outcome_reason) == ("closed", "aborted", "the rollout was ended")  # type: ignore[union-attr]
+
+
+TRAINER = """
+import sys
+from rolloutfleet import Command, Fleet
+fleet = Fleet.from_url(sys.argv[1], admin_key_file=sys.argv[2], progress=False)
+with fleet.rollout(Command(sys.argv[3]), ["a"], n=2) as episodes:
+    for group in episodes:
+        pass
+"""
+AGENT = """
+sleep 1000 &
+echo $OPENAI_BASE_URL >> {folder}/sessions
+echo $! >> {folder}/children
+echo $$ >> {folder}/agents
+wait
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_commands_end_with_their_trainer_and_all_that_they_started(
+    pair: Running, fleet: Fleet, tmp_path: Path, end: int
+) -> None:
+    words = [pair.proxy.url, str(key_file(pair)), AGENT.format(folder=tmp_path)]
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, *words], stderr=subprocess.PIPE)
+
+    def started() -> list[int]:
+        files = [tmp_path / name for name in ("agents", "children")]
+        return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
+
+    until(lambda: len(started()) == 4)
+    trainer.send_signal(end)
+    _, said = trainer.communicate(timeout=PATIENCE)
+    until(lambda: not any(map(psutil.pid_exists, started())), state=started)
+    if end == signal.SIGINT:
+        assert b"KeyboardInterrupt" in said
+        sessions = [url.split("/")[-2] for url in (tmp_path / "sessions").read_text().split()]
+        assert {type(each) for each in fleet.statuses(sessions).values()} == {Gone}, "closed, without a turn"

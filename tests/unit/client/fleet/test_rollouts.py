@@ -1,0 +1,85 @@
+"""Rollouts, without a fleet: figures of groups, and how a command is given its task."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutfleet.fleet.rollouts.agents import Command, is_async
+from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, metrics, pass_at
+from rolloutfleet.fleet.rollouts.rollout import task_id_of
+from rolloutfleet.wire import CloseSession
+
+
+def group(*rewards: float | None, **options: Any) -> EpisodeGroup:
+    episodes = [Episode(task="a", session=None, given=reward, ending=CloseSession(), **options) for reward in rewards]
+    return EpisodeGroup(place=0, group_id="g0-1", task="a", episodes=episodes)
+
+
+def figures(*groups: EpisodeGroup) -> dict[str, float]:
+    return metrics(groups, passes=lambda reward: reward > 0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
+def test_pass_at_k_is_the_share_of_draws_in_which_one_has_passed(passed: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(passed)))
+    draws = list(itertools.combinations(passed, k))
+    assert math.isclose(pass_at(k, members=len(passed), passed=sum(passed)), sum(map(any, draws)) / len(draws))
+
+
+def test_figures_leave_out_what_has_no_reward_but_count_it_among_those_that_did_not_pass() -> None:
+    found = figures(group(1.0, 0.0, None, None), group(1.0, 1.0, 1.0))
+    assert (found["groups"], found["episodes"], found["reward"]) == (2, 7, 0.8)
+    assert found["pass@1"] == pytest.approx((0.25 + 1.0) / 2)
+    assert found["pass@2"] == pytest.approx((0.5 + 1.0) / 2)
+    assert "pass@4" not in found and "age" not in found and "tokens" not in found
+
+
+def test_figures_count_failures_by_their_kind() -> None:
+    failed = group(None, None)
+    failed.episodes[0].ending = CloseSession(outcome="failed", reason="RuntimeError: one")
+    failed.episodes[1].ending = CloseSession(outcome="failed", reason="RuntimeError: two")
+    found = figures(failed, group(1.0))
+    assert (found["failed/RuntimeError"], found["outcome/failed"], found["outcome/completed"]) == (2, 2, 1)
+
+
+def test_figures_of_nothing_are_counts() -> None:
+    assert figures() == {"groups": 0, "episodes": 0}
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments"),
+    [
+        ("say {id}", ["run", "say {id}", "{id}", "{"]),
+        ({"id": 7, "task": "{id}"}, ["run", "{id}", "7", "{"]),
+        ({"steps": [1, 2]}, ["run", '{"steps": [1, 2]}', "{id}", "{"]),
+    ],
+)
+def test_a_command_is_given_its_task_once_and_nothing_else_is_replaced(task: Any, arguments: list[str]) -> None:
+    assert Command(["run", "{task}", "{id}", "{"]).arguments(task) == arguments
+
+
+def test_a_line_is_for_a_shell_and_left_as_it_is() -> None:
+    assert Command("echo {task} $ROLLOUTFLEET_TASK").arguments("x") == [
+        "/bin/sh",
+        "-c",
+        "echo {task} $ROLLOUTFLEET_TASK",
+    ]
+
+
+@pytest.mark.parametrize(("task", "name"), [("a", "3"), ({"id": 5}, "5"), ({"task_id": "t", "id": 5}, "t"), ({}, "3")])
+def test_a_task_is_named_by_itself_or_its_place(task: Any, name: str) -> None:
+    assert task_id_of(task, 3) == name
+
+
+def test_objects_whose_call_is_a_coroutine_function_are_asynchronous() -> None:
+    class Agent:
+        async def __call__(self, session: Any, task: Any) -> None: ...
+
+    async def function() -> None: ...
+
+    assert is_async(Agent()) and is_async(function)
+    assert not is_async(Agent) and not is_async(print)
