@@ -26,7 +26,7 @@ from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup
-from rolloutfleet.fleet.rollouts.rollout import RETRIED, STALE_AFTER, AsyncRollout, Plan
+from rolloutfleet.fleet.rollouts.rollout import GREEDY, RETRIED, STALE_AFTER, AsyncRollout, Plan
 from rolloutfleet.fleet.sessions import (
     Chosen,
     Handle,
@@ -373,6 +373,8 @@ class AsyncFleet(FleetBase):
         tasks: Iterable[Any],
         *,
         n: int = 8,
+        quorum: int | None = None,
+        deadline: float | None = None,
         reward: Callable[[Any, Any], Any] | None = None,
         after_each: Callable[[EpisodeGroup], Any] | None = None,
         concurrency: int = 64,
@@ -398,8 +400,10 @@ class AsyncFleet(FleetBase):
         and commands that could not be started, has it run again in a new session, `retries` times. Once more than a
         share of `max_failures` of the last 100 have failed, TooManyFailures is raised.
 
-        Groups come as they end, with `ordered` in the order of the tasks. `export` holds options of `export`, `session`
-        those of `start_session`. A block that ends well acknowledges the groups that were handed out; with
+        Groups come as they end, with `ordered` in the order of the tasks; once `quorum` members of one have ended and
+        `deadline` seconds since its start are over, without the others. `export` holds options of `export`, `session`
+        those of `start_session`: with `train=False` it is an evaluation, greedy unless `sampling` is given, of which
+        nothing is exported. A block that ends well acknowledges the groups that were handed out; with
         `on_exit="keep"` they stay leased, for `acknowledge`. With an exception all is given back. Agents that still run
         are ended, and their sessions closed as aborted.
         """
@@ -408,6 +412,8 @@ class AsyncFleet(FleetBase):
             agent=agent,
             tasks=tasks,
             n=n,
+            quorum=quorum,
+            deadline=deadline,
             reward=reward,
             after_each=after_each,
             concurrency=concurrency,
@@ -418,7 +424,7 @@ class AsyncFleet(FleetBase):
             ordered=ordered,
             on_exit=on_exit,
             export=export or {},
-            session={"stale_after": STALE_AFTER, **session},
+            session={"stale_after": STALE_AFTER, **({} if session.get("train", True) else GREEDY), **session},
         )
         return AsyncRollout(self, plan)
 

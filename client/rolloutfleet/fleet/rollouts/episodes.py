@@ -39,7 +39,8 @@ class Episode:
     @property
     def outcome(self) -> Outcome:
         """How its session ended, as the fleet says where it has turns."""
-        return next((each.outcome for each in self.trajectories if each.outcome), self.ending.outcome or "completed")
+        said = self.ending.outcome or ("completed" if self.error is None else "aborted")
+        return next((each.outcome for each in self.trajectories if each.outcome), said)
 
     @property
     def reason(self) -> str | None:

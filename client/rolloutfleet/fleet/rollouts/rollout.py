@@ -32,6 +32,8 @@ log = logging.getLogger("rolloutfleet.fleet")
 
 RETRIED: Final[tuple[type[BaseException], ...]] = (FleetError, ConnectionRefusedError, httpx.ConnectError, NotStarted)
 """What an agent is run again for, unless `retry_on` says something else."""
+GREEDY: Final[Mapping[str, Any]] = {"sampling": {"overrides": {"temperature": 0.0}}}
+"""Terms of sessions that are evaluations."""
 TOUCH_INTERVAL: Final = 20.0
 STALE_AFTER: Final = 120.0
 """Seconds without a touch after which a session of a rollout goes stale: its trainer is gone."""
@@ -59,6 +61,8 @@ class Plan:
     agent: Agent
     tasks: Iterable[Any]
     n: int
+    quorum: int | None
+    deadline: float | None
     reward: Callable[[Any, Any], Any] | None
     after_each: Callable[[EpisodeGroup], Any] | None
     concurrency: int
@@ -77,6 +81,8 @@ class Plan:
         for name, least in (("n", 1), ("concurrency", 1), ("retries", 0)):
             if getattr(self, name) < least:
                 raise BadArgument(name, f"is {getattr(self, name)}; the least is {least}")
+        if (self.quorum is None) is not (self.deadline is None):
+            raise BadArgument("quorum", "and deadline go together")
         if not 0 <= self.max_failures <= 1:
             raise BadArgument("max_failures", f"is {self.max_failures}; it is a share, from 0 to 1")
         if isinstance(self.tasks, str | bytes | Mapping):
@@ -185,7 +191,9 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             for task in plan.tasks:
                 while not self._has_room():
                     await self._signal.wait()
-                group = await self._fleet.start_group(plan.n, task_id_of(task, started), **plan.session)
+                group = await self._fleet.start_group(
+                    plan.n, task_id_of(task, started), quorum=plan.quorum, deadline=plan.deadline, **plan.session
+                )
                 self._unfinished += plan.n
                 running = asyncio.create_task(self._run(started, task, group))
                 self._groups.add(running)
@@ -223,13 +231,13 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     async def _until_ended(self, working: Mapping["asyncio.Task[None]", Episode]) -> None:
         """All, or the quorum once the deadline is over: the others' agents are ended then."""
-        group = self._plan.session.get("group") or {"quorum": len(working), "deadline": None}
-        done, left = await asyncio.wait(working, timeout=group["deadline"])
-        while left and len(done) < group["quorum"]:
+        quorum, deadline = self._plan.quorum or len(working), self._plan.deadline
+        done, left = await asyncio.wait(working, timeout=deadline)
+        while left and len(done) < quorum:
             more, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             done |= more
         for task in left:
-            reason = f"deadline: {len(done)} of {len(working)} had ended after {group['deadline']:g} s"
+            reason = f"deadline: {len(done)} of {len(working)} had ended after {deadline:g} s"
             working[task].ending = CloseSession(outcome="aborted", reason=reason)
             task.cancel()
         for task in done:
@@ -308,7 +316,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                     episode.error, episode.ending = error, ending_of(error)
             finally:
                 episode.seconds = self._clock() - began
-            if episode.ending.outcome != "failed":
+            if episode.error is None or episode.outcome == "truncated":
                 await self._reward(episode)
         return True
 

@@ -162,6 +162,7 @@ def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
     [
         ({"n": 0}, "n"),
         ({"max_failures": 2.0}, "max_failures"),
+        ({"quorum": 1}, "quorum"),
         ({"on_exit": "drop"}, "on_exit"),
         ({"tasks": "one"}, "tasks"),
     ],
@@ -170,6 +171,63 @@ def test_a_wrong_argument_is_named_before_anything_starts(fleet: Fleet, options:
     with pytest.raises(BadArgument) as raised:
         fleet.rollout(lambda session, task: None, **{"tasks": ["one"], **options})
     assert raised.value.argument == named
+
+
+def test_an_agent_that_could_not_connect_is_run_again_in_the_place_of_its_session(fleet: Fleet) -> None:
+    sessions: list[str] = []
+
+    def agent(session: Any, task: str) -> float:
+        sessions.append(session.session_id)
+        say(session, [{"role": "user", "content": "Hello"}], max_tokens=500)
+        if len(sessions) == 1:
+            raise RuntimeError("the sandbox died") from ConnectionRefusedError(111, "refused")
+        return 1.0
+
+    before = fleet.audit().turns.discarded.get("replaced", 0)
+    with fleet.rollout(agent, ["a"], n=1) as episodes:
+        (episode,) = group = next(episodes)
+    assert (episode.attempt, episode.session_id, len(sessions)) == (1, sessions[1], 2)
+    assert [each.session_id for each in group.trajectories] == [sessions[1]]
+    assert group.rewards == [1.0]
+    assert fleet.audit().turns.discarded["replaced"] == before + 1
+
+    def refused(session: Any, task: str) -> None:
+        raise ConnectionRefusedError("again")
+
+    with fleet.rollout(refused, ["a"], n=1, retries=2) as episodes:
+        (episode,) = next(episodes)
+    assert (episode.attempt, episode.outcome, episode.reason) == (2, "failed", "ConnectionRefusedError: again")
+
+
+def test_a_group_comes_without_its_last_once_its_deadline_is_over(fleet: Fleet) -> None:
+    begun: list[str] = []
+
+    async def agent(session: Any, task: str) -> float:
+        begun.append(session.session_id)
+        await talk(session, max_tokens=500)
+        if session.session_id == begun[0]:
+            await asyncio.Event().wait()
+        return 1.0
+
+    with fleet.rollout(agent, ["a"], n=3, quorum=2, deadline=1.0) as episodes:
+        group = next(episodes)
+    ended = {episode.session_id: (episode.outcome, episode.reward) for episode in group}
+    assert ended.pop(begun[0]) == ("aborted", None)
+    assert set(ended.values()) == {("completed", 1.0)}
+
+
+def test_an_evaluation_is_greedy_rewarded_and_never_exported(fleet: Fleet) -> None:
+    before = fleet.audit().turns
+    with fleet.rollout(answer, tasks(2), n=2, train=False, ordered=True) as episodes:
+        groups = list(episodes)
+        figures = episodes.metrics()
+    assert [group.rewards for group in groups] == [[0.0, 0.0], [1.0, 1.0]]
+    assert (figures["pass@1"], figures["reward"]) == (0.5, 0.5)
+    assert [group.trajectories for group in groups] == [[], []]
+    (turn,) = fleet.turns(groups[1].episodes[0].session)
+    assert turn.sampling is not None and turn.sampling.temperature == 0.0
+    after = fleet.audit().turns
+    assert (after.leased, after.acknowledged) == (before.leased, before.acknowledged)
 
 
 async def test_asyncio_runs_agents_of_both_kinds(where: Whereabouts) -> None:
