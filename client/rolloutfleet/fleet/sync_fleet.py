@@ -14,7 +14,7 @@ from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.blocking import Blocking, BlockingIterator, LoopThread, RunningLoop, blocking, listing, wrapping
 from rolloutfleet.fleet.events import AsyncEvents, Event
 from rolloutfleet.fleet.exporting import AsyncExport
-from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup
+from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup, is_positive
 from rolloutfleet.fleet.rollouts.rollout import AsyncRollout
 from rolloutfleet.fleet.sessions import Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -118,7 +118,7 @@ class Rollout(BlockingIterator[EpisodeGroup]):
         super().__init__(fleet, asynchronous)
         asynchronous.blocking = partial(_blocking_session, fleet)
 
-    def metrics(self, *, passes: Callable[[float], bool] = lambda reward: reward > 0) -> dict[str, float]:
+    def metrics(self, *, passes: Callable[[float], bool] = is_positive) -> dict[str, float]:
         """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
         pass@K."""
         return self._asynchronous.metrics(passes=passes)

@@ -1,26 +1,18 @@
-"""One rollout for a trainer that asks for one at a time: session, agent, reward, export."""
+"""One rollout for a trainer that asks for one at a time."""
 
-import asyncio
-import json
-import logging
 import os
 import re
 import shlex
-import signal
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import iscoroutinefunction
 from typing import Any, Final, TypedDict
 
-from rolloutfleet.fleet import AsyncFleet, AsyncSession, Trajectory, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Whereabouts
+from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.trajectories import Leased
+from rolloutfleet.programs import Program
 
-log = logging.getLogger("rolloutfleet.formats")
-
-_EXPORT_TIMEOUT: Final = 60.0
-"""Seconds for the end of a session to have reached its proxy."""
 _IMPORT_PATH: Final = re.compile(r"[\w.]+:\w+")
 
 
@@ -31,47 +23,44 @@ class Lease(TypedDict):
     lease_id: str
 
 
-class AgentFailed(Exception):
-    """An agent's command ended with an error."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
     """A fleet and an agent to make rollouts with, as a trainer's configuration names them."""
 
     agent: str
-    """`package.module:function`, called as `agent(session, task)`, in a thread unless it is async; or a command line,
-    with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_AUTH_TOKEN, and the task as JSON in its
-    standard input. A number that the function returns is the reward."""
+    """`package.module:function`, called as `agent(session, task)`, in a thread unless it is async; or a command line
+    (`Command`). A number that the function returns is the reward."""
+    for_: Program = "openai"
+    """The program that a command is, or is like: its environment is `session.environ(for_=…)`."""
     fleet: str | None = None
     """The address of a proxy, or a local fleet's `fleet.json` or folder. By default ROLLOUTFLEET_URL or
     ROLLOUTFLEET_FLEET_FILE names it, else it is the only one that was started in the working folder."""
     timeout: float | None = None
-    """Seconds for the agent, which fails after them. A command is killed; a function in a thread can't be."""
+    """Seconds for the agent, which is ended after them. A function in a thread can't be."""
     lease_seconds: float = 86400.0
     """The time of a lease, for the step; a later acknowledgement counts unless somebody else has leased it since."""
 
-    async def run(
-        self, task: Any, *, task_id: str | None = None, sampling: Mapping[str, Any] | None = None
-    ) -> list[Trajectory]:
+    async def run(self, task: Any, *, sampling: Mapping[str, Any] | None = None) -> list[Trajectory]:
         """A session's trajectories, leased; none where it ended without a turn.
 
-        `sampling` is the trainer's: its temperature, top_p and top_k override the agent's. What the agent raises is
-        logged, and ends the session as failed. Raises FleetError.
+        `sampling` is the trainer's: its temperature, top_p and top_k override the agent's. What the agent raises ends
+        the session as failed. Raises FleetError.
         """
         own = {name: value for name, value in (sampling or {}).items() if name in ("temperature", "top_p", "top_k")}
-        async with AsyncFleet(self.where(), progress=False) as fleet:
-            session = await fleet.start_session(task_id, sampling={"overrides": own} if own else None)
-            try:
-                async with session, asyncio.timeout(self.timeout):
-                    reward = await call_agent(self.agent, session, task)
-                    if reward is not None:
-                        await session.reward(reward)
-            except Exception as error:
-                log.warning("the agent of session %s failed: %s: %s", session.session_id, type(error).__name__, error)
-            wanted: dict[str, Any] = {"session_ids": [session], "lease_seconds": self.lease_seconds, "on_exit": "keep"}
-            async with fleet.export(wait=True, timeout=_EXPORT_TIMEOUT, **wanted) as export:
-                return [trajectory async for trajectory in export]
+        async with (
+            AsyncFleet(self.where(), progress=False) as fleet,
+            fleet.rollout(
+                agent_of(self.agent, for_=self.for_),
+                [task],
+                n=1,
+                timeout=self.timeout,
+                sampling={"overrides": own} if own else None,
+                export={"lease_seconds": self.lease_seconds},
+                on_exit="keep",
+            ) as episodes,
+        ):
+            group = await anext(episodes)
+        return group.trajectories
 
     async def acknowledge(self, leases: Iterable[Lease]) -> None:
         """They are trained. Raises LeaseLost where somebody else leased some of them since."""
@@ -97,37 +86,13 @@ def leases_of(trajectories: Iterable[Leased]) -> list[Lease]:
     return [{"trajectory_id": each.trajectory_id, "lease_id": each.lease_id} for each in trajectories]
 
 
-async def call_agent(agent: str, session: AsyncSession, task: Any) -> float | None:
-    """Run the agent to its end; returns its reward, None where it gives none. Raises what it raises."""
-    if not _IMPORT_PATH.fullmatch(agent):
-        await _run_command(agent, session, task)
-        return None
-    module, _, name = agent.partition(":")
-    function = getattr(import_module(module), name)
-    called = function(session, task) if iscoroutinefunction(function) else asyncio.to_thread(function, session, task)
-    found = await called
-    return None if found is None else float(found)
-
-
-async def _run_command(command: str, session: AsyncSession, task: Any) -> None:
-    """In a process group of its own, which ends with this call. Raises AgentFailed."""
-    process = await asyncio.create_subprocess_exec(
-        *shlex.split(command),
-        stdin=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        env=os.environ
-        | {
-            "OPENAI_BASE_URL": session.base_url,
-            "OPENAI_API_KEY": session.api_key,
-            "ANTHROPIC_BASE_URL": session.base_url.removesuffix("/v1"),
-            "ANTHROPIC_AUTH_TOKEN": session.api_key,
-        },
-    )
+def agent_of(name: str, *, for_: Program = "openai") -> Agent:
+    """The agent that a configuration names. Raises BadArgument."""
+    if not _IMPORT_PATH.fullmatch(name):
+        return Command(shlex.split(name), for_=for_)
+    module, _, function = name.partition(":")
     try:
-        await process.communicate(json.dumps(task, default=str).encode())
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    if process.returncode:
-        raise AgentFailed(f"{shlex.split(command)[0]} ended with status {process.returncode}")
+        found: Agent = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise BadArgument("agent", f"{name} can't be imported: {error}") from error
+    return found

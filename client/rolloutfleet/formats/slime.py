@@ -45,13 +45,13 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """A rollout of one's own agent, as slime's `--custom-generate-function-path` calls it.
 
     `args.rolloutfleet` are the fields of `formats.episodes.Episodes` as a dict, which `--custom-config-path` brings;
-    the agent's task is `{"prompt", "label", "metadata"}` of the sample. What it is handed stays leased until
+    the agent's task is `{"task_id", "prompt", "label", "metadata"}` of the sample. What it is handed stays leased until
     `acknowledge`; in evaluation it is acknowledged at once. Raises FleetError; what the agent raises makes the rollout
     a failed one.
     """
-    task = {"prompt": sample.prompt, "label": sample.label, "metadata": sample.metadata}
+    told = {"prompt": sample.prompt, "label": sample.label, "metadata": sample.metadata}
     episodes = Episodes(**args.rolloutfleet)
-    rollout = await episodes.run(task, task_id=f"slime-{sample.group_index}", sampling=sampling_params)
+    rollout = await episodes.run({"task_id": f"slime-{sample.group_index}", **told}, sampling=sampling_params)
     if evaluation:
         await episodes.acknowledge(leases_of(rollout))
     metadata = {**(sample.metadata or {}), LEASES: [] if evaluation else leases_of(rollout)}

@@ -126,6 +126,10 @@ def pass_at(k: int, *, members: int, passed: int) -> float:
     return 1.0 - math.comb(members - passed, k) / math.comb(members, k)
 
 
+def is_positive(reward: float) -> bool:
+    return reward > 0
+
+
 def metrics(groups: Iterable[EpisodeGroup], *, passes: Callable[[float], bool]) -> dict[str, float]:
     """Figures for a logger. A mean of nothing is left out.
 

@@ -21,7 +21,7 @@ from rolloutfleet.fleet.exceptions import BadArgument, FleetError
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
-from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, metrics
+from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, is_positive, metrics
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.wire import CloseSession
 
@@ -130,7 +130,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self._plan.concurrency)
 
-    def metrics(self, *, passes: Callable[[float], bool] = lambda reward: reward > 0) -> dict[str, float]:
+    def metrics(self, *, passes: Callable[[float], bool] = is_positive) -> dict[str, float]:
         """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
         pass@K."""
         return metrics(self._done, passes=passes)
@@ -345,6 +345,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def _count(self, episode: Episode) -> None:
         """Give up where too many have failed."""
+        if episode.outcome == "failed":
+            log.warning("session %s failed: %s", episode.session_id, episode.reason)
         self._newest.append((episode.reason or "unknown") if episode.outcome == "failed" else None)
         failed = Counter(reason for reason in self._newest if reason is not None)
         if len(self._newest) >= FEWEST and failed.total() > self._plan.max_failures * len(self._newest):

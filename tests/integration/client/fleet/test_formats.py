@@ -21,7 +21,7 @@ from rolloutfleet.formats.rollouts import trained_tokens
 HERE = __name__
 COMMAND = """
 import json, os, sys, urllib.request
-task = json.load(sys.stdin)
+task = json.loads(os.environ["ROLLOUTFLEET_TASK"])
 body = {"model": "simulated", "max_tokens": 8, "messages": [{"role": "user", "content": task["prompt"]}]}
 asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), {
     "content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
@@ -70,7 +70,7 @@ async def test_slime_generates_samples_and_acknowledges_them(configured: dict[st
 
 async def test_an_episode_has_the_rows_of_the_fleet_and_the_trainers_sampling(configured: dict[str, Any]) -> None:
     episodes = Episodes(**configured)
-    (trajectory,) = await episodes.run({}, task_id="sums", sampling={"temperature": 0.7, "top_k": 5, "logprobs": True})
+    (trajectory,) = await episodes.run({"id": "sums"}, sampling={"temperature": 0.7, "top_k": 5, "logprobs": True})
     assert (trajectory.task_id, trajectory.outcome, trajectory.reward) == ("sums", "truncated", 0.5)
     for turn in trajectory.turns:
         assert turn.sampling is not None
@@ -99,7 +99,7 @@ async def test_an_agent_may_be_a_command(configured: dict[str, Any], tmp_path: P
     (good,) = await episodes.run({"prompt": "2 + 2?"})
     (bad,) = await episodes.run({"prompt": "2 + 2?", "status": 3})
     assert (good.outcome, good.reward, len(good.turns)) == ("truncated", None, 1)
-    assert (bad.outcome, bad.outcome_reason) == ("failed", f"AgentFailed: {sys.executable} ended with status 3")
+    assert (bad.outcome, bad.outcome_reason) == ("failed", f"AgentError: {sys.executable} ended with exit status 3")
     await episodes.acknowledge(leases_of([good, bad]))
 
 

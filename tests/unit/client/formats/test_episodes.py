@@ -5,22 +5,14 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet.fleet import BadArgument
-from rolloutfleet.formats.episodes import Episodes, call_agent
+from rolloutfleet.fleet import BadArgument, Command
+from rolloutfleet.formats.episodes import Episodes, agent_of
 
 HERE = __name__
 
 
 def twice(session: Any, task: int) -> int:
     return 2 * task
-
-
-async def awaited(session: Any, task: int) -> float:
-    return task / 2
-
-
-async def silent(session: Any, task: int) -> None:
-    pass
 
 
 @pytest.fixture
@@ -50,10 +42,11 @@ def test_a_fleet_that_is_named_nowhere_is_an_error(key: Path, monkeypatch: pytes
         Episodes(agent="a:b").where()
 
 
-async def test_an_agent_is_a_function_that_may_be_awaited_and_may_reward() -> None:
-    session: Any = None
-    assert await call_agent(f"{HERE}:twice", session, 3) == 6.0
-    assert await call_agent(f"{HERE}:awaited", session, 3) == 1.5
-    assert await call_agent(f"{HERE}:silent", session, 3) is None
-    with pytest.raises(AttributeError, match="missing"):
-        await call_agent(f"{HERE}:missing", session, 3)
+def test_an_agent_is_a_function_of_a_module_or_a_command() -> None:
+    assert agent_of(f"{HERE}:twice") is twice
+    assert agent_of("my-agent --quiet '{task}'", for_="codex") == Command(
+        ["my-agent", "--quiet", "{task}"], for_="codex"
+    )
+    for name in (f"{HERE}:missing", "no.such.module:agent"):
+        with pytest.raises(BadArgument, match="can't be imported"):
+            agent_of(name)
