@@ -1,5 +1,5 @@
-"""The snippets of docs/trainer.md run in their order against a fleet, and so do the loop of docs/trainers.md and the
-example."""
+"""The snippets of docs/trainer.md and of docs/start.md run in their order against a fleet, and so do the loop of
+docs/trainers.md and the example."""
 
 import json
 import re
@@ -59,6 +59,17 @@ def test_the_page_runs(quickstart: Running, tmp_path: Path) -> None:
     audit = quickstart.proxy.audit()
     assert audit["turns"]["leased"] == audit["turns"]["live"] == 0
     assert [proxy.stats()["version"] for proxy in quickstart.proxies] == [2, 2]
+
+
+def test_the_start_page_runs_from_an_agent_to_a_step(quickstart: Running, tmp_path: Path) -> None:
+    done = ran(tmp_path, snippets((ROOT / "docs" / "start.md").read_text()))
+    assert done.returncode == 0, done.stderr
+    assert "'groups': 4, 'episodes': 16" in done.stdout
+    assert done.stdout.count("tokens, advantage") >= 16
+    audits = [proxy.audit() for proxy in quickstart.proxies]
+    assert sum(audit["turns"]["acknowledged"] for audit in audits) == 32
+    assert [audit["turns"]["leased"] + audit["turns"]["live"] for audit in audits] == [0, 0]
+    assert [proxy.stats()["version"] for proxy in quickstart.proxies] == [1, 1]
 
 
 def test_the_loop_in_forty_lines_trains_and_acknowledges(quickstart: Running, tmp_path: Path) -> None:
