@@ -118,6 +118,8 @@ class Rollout(BlockingIterator[EpisodeGroup]):
         super().__init__(fleet, asynchronous)
         asynchronous.blocking = partial(_blocking_session, fleet)
 
+    acknowledge = blocking(AsyncRollout.acknowledge)
+
     def metrics(self, *, passes: Callable[[float], bool] = is_positive) -> dict[str, float]:
         """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
         pass@K."""

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -130,24 +130,40 @@ def is_positive(reward: float) -> bool:
     return reward > 0
 
 
-def metrics(groups: Iterable[EpisodeGroup], *, passes: Callable[[float], bool]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What `metrics` needs of an episode, without its rows."""
+
+    reward: float | None
+    outcome: Outcome
+    reason: str | None
+    seconds: float
+    turns: int
+    tokens: int
+    age: int | None
+
+    @classmethod
+    def of(cls, episode: Episode) -> Self:
+        return cls(**{each.name: getattr(episode, each.name) for each in fields(cls)})
+
+
+def metrics(groups: Sequence[Sequence[Figures]], *, passes: Callable[[float], bool]) -> dict[str, float]:
     """Figures for a logger. A mean of nothing is left out.
 
     `reward` is the mean of those that were given, `pass@K` the mean over groups for K = 1, 2, 4 ... up to the size of
     the smallest group, in which whoever has no reward has not passed. `age` is that of episodes, in weight
     versions.
     """
-    groups = list(groups)
     episodes = [episode for group in groups for episode in group]
     found: dict[str, float] = {"groups": len(groups), "episodes": len(episodes)}
     found |= {f"outcome/{name}": count for name, count in Counter(each.outcome for each in episodes).items()}
     reasons = Counter(_kind(each.reason) for each in episodes if each.outcome == "failed")
     found |= {f"failed/{name}": count for name, count in reasons.items()}
-    ages = [age for each in episodes if (age := each.age) is not None]
+    ages = [each.age for each in episodes if each.age is not None]
     for name, values in (
         ("reward", [each.reward for each in episodes if each.reward is not None]),
-        ("turns", [each.turns for each in episodes if each.trajectories]),
-        ("tokens", [each.tokens for each in episodes if each.trajectories]),
+        ("turns", [each.turns for each in episodes if each.turns]),
+        ("tokens", [each.tokens for each in episodes if each.turns]),
         ("seconds", [each.seconds for each in episodes]),
         ("age", ages),
     ):
@@ -163,8 +179,8 @@ def metrics(groups: Iterable[EpisodeGroup], *, passes: Callable[[float], bool]) 
     return found
 
 
-def _passed(group: EpisodeGroup, passes: Callable[[float], bool]) -> int:
-    return sum(reward is not None and passes(reward) for reward in group.rewards)
+def _passed(group: Iterable[Figures], passes: Callable[[float], bool]) -> int:
+    return sum(each.reward is not None and passes(each.reward) for each in group)
 
 
 def _kind(reason: str | None) -> str:

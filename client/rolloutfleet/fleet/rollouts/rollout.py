@@ -17,11 +17,11 @@ import httpx
 
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.fleet.ending import ending_of, linked
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
-from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, is_positive, metrics
+from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.wire import CloseSession
 
@@ -104,8 +104,10 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _clock: Callable[[], float] = time.monotonic
     blocking: Callable[["AsyncSession"], Any] | None = field(default=None, init=False)
     """Makes the sessions of code that blocks; set where the whole trainer is such code."""
-    _done: list[EpisodeGroup] = field(default_factory=list, init=False)
-    """Groups that were handed out."""
+    _figures: list[list[Figures]] = field(default_factory=list, init=False)
+    """Of the groups that were handed out."""
+    _handed_out: set[str] = field(default_factory=set, init=False)
+    """Their trajectories, as far as they are held."""
     _ready: dict[int, EpisodeGroup] = field(default_factory=dict, init=False)
     """Groups that were not yet, by their place; the first to end first."""
     _started: int | None = field(default=None, init=False)
@@ -133,7 +135,12 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     def metrics(self, *, passes: Callable[[float], bool] = is_positive) -> dict[str, float]:
         """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
         pass@K."""
-        return metrics(self._done, passes=passes)
+        return metrics(self._figures, passes=passes)
+
+    async def acknowledge(self, groups: EpisodeGroup | Iterable[EpisodeGroup]) -> None:
+        """They are trained, before the block has ended. Raises LeaseLost."""
+        given = [groups] if isinstance(groups, EpisodeGroup) else groups
+        await self._acknowledge([each.trajectory_id for group in given for each in group.trajectories])
 
     async def __aenter__(self) -> Self:
         if self.blocking is None:
@@ -153,30 +160,33 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        handed_out = [] if error is not None else [each for group in self._done for each in group.trajectories]
-        for trajectory in handed_out:
-            self._held.pop(trajectory.trajectory_id, None)
         try:
-            if self._plan.on_exit == "acknowledge":
-                await self._fleet.acknowledge(handed_out)
+            if error is None and self._plan.on_exit == "acknowledge":
+                await self._acknowledge(list(self._handed_out))
         finally:
-            await self._give_back(self._held)
+            kept = self._handed_out if error is None and self._plan.on_exit == "keep" else ()
+            await self._give_back(self._held.keys() - kept)
 
     async def __anext__(self) -> EpisodeGroup:
         """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
+        if not self._tasks:
+            raise BadArgument("rollout", "has not begun: `with fleet.rollout(…) as episodes:`")
         with self._fleet._waiting.line("rollout") as tell:
             while True:
                 if self._error is not None:
                     raise self._error
-                place = len(self._done) if self._plan.ordered else next(iter(self._ready), None)
+                place = len(self._figures) if self._plan.ordered else next(iter(self._ready), None)
                 if place in self._ready:
                     group = self._ready.pop(place)
-                    self._done.append(group)
+                    self._figures.append([Figures.of(episode) for episode in group])
+                    self._handed_out.update(each.trajectory_id for each in group.trajectories)
                     self._signal.wake()
                     return group
-                if self._started == len(self._done):
+                if self._started == len(self._figures):
                     raise StopAsyncIteration
-                tell(f"rollout: {len(self._done)} groups have come, {self._unfinished} agents run", len(self._done))
+                tell(
+                    f"rollout: {len(self._figures)} groups have come, {self._unfinished} agents run", len(self._figures)
+                )
                 await self._signal.wait()
 
     def _fail(self, error: Exception) -> None:
@@ -272,14 +282,29 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         self._held.update((each.trajectory_id, each.lease_id) for each in found)
         return found
 
-    async def _give_back(self, held: Mapping[str, str]) -> None:
-        by_lease: dict[str, list[str]] = {}
-        for name, lease in held.items():
-            by_lease.setdefault(lease, []).append(name)
+    async def _acknowledge(self, names: Iterable[str]) -> None:
+        held, lost = [name for name in names if name in self._held], frozenset[str]()
         try:
-            await self._fleet._leases.release(by_lease)
+            await self._fleet._leases.acknowledge(self._taken(held))
+        except LeaseLost as error:
+            lost = frozenset(error.trajectory_ids)
+            raise
+        finally:
+            self._fleet._filter.acknowledged(name for name in held if name not in lost)
+
+    async def _give_back(self, names: Iterable[str]) -> None:
+        try:
+            await self._fleet._leases.release(self._taken(list(names)))
         except FleetError as problem:
             log.warning("not everything could be given back: %s", problem)
+
+    def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """By lease, and no longer held."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self._held.pop(name), []).append(name)
+            self._handed_out.discard(name)
+        return found
 
     # Episodes
 

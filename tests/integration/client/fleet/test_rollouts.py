@@ -66,6 +66,23 @@ def test_a_block_that_fails_gives_all_back_and_one_that_keeps_leaves_it_leased(f
     assert fleet.audit().turns.acknowledged - before == 2
 
 
+def test_a_group_is_acknowledged_before_the_end_where_the_trainer_says_so(fleet: Fleet) -> None:
+    before = fleet.audit().turns.acknowledged
+    with pytest.raises(ZeroDivisionError), fleet.rollout(answer, tasks(2), n=1, ordered=True) as episodes:
+        first = next(episodes)
+        episodes.acknowledge(first)
+        second = next(episodes)
+        raise ZeroDivisionError
+    assert fleet.audit().turns.acknowledged - before == 1
+    with fleet.export(session_ids=[each.episodes[0].session for each in (first, second)]) as export:
+        assert [each.session_id for each in export] == [second.episodes[0].session_id]
+
+
+def test_a_rollout_that_has_not_begun_says_how(fleet: Fleet) -> None:
+    with pytest.raises(BadArgument, match="has not begun"):
+        next(fleet.rollout(answer, tasks(1)))
+
+
 def test_an_agent_that_raises_is_failed_with_its_text_and_no_reward(fleet: Fleet) -> None:
     begun: list[str] = []
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutfleet.fleet.rollouts.agents import Command, is_async
-from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, metrics, pass_at
+from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
 from rolloutfleet.wire import CloseSession
 
@@ -20,7 +20,7 @@ def group(*rewards: float | None, **options: Any) -> EpisodeGroup:
 
 
 def figures(*groups: EpisodeGroup) -> dict[str, float]:
-    return metrics(groups, passes=lambda reward: reward > 0)
+    return metrics([[Figures.of(episode) for episode in group] for group in groups], passes=is_positive)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
