@@ -155,7 +155,7 @@ WORDS = (
 
 
 def drawn(draw: random.Random, model: ChatFormat, family: Family) -> list[int]:
-    """Random text and marks, cut into tokens in random ways."""
+    """Random text and marks, cut into tokens in random ways; now and then cut off, shuffled, or with any ids behind."""
     vocabulary = model.vocabulary
     marks = [*family.special, *family.plain, *family.marks]
     ids: list[int] = []
@@ -169,6 +169,13 @@ def drawn(draw: random.Random, model: ChatFormat, family: Family) -> list[int]:
                 cuts = sorted({0, len(part), *(draw.randint(0, len(part)) for _ in range(draw.randint(0, 3)))})
                 for start, end in pairwise(cuts):
                     ids += vocabulary.encode(part[start:end], add_special_tokens=False)
+    match draw.randrange(9):
+        case 0:
+            draw.shuffle(ids)
+        case 1:
+            del ids[draw.randint(0, len(ids)) :]
+        case 2:
+            ids += draw.choices(range(vocabulary.size), k=draw.randint(1, 9))
     if draw.random() < 0.5:
         ids.append(draw.choice(model.stop_token_ids))
     return ids
@@ -324,6 +331,28 @@ class TestStopStrings:
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
         message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:").message
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_reply_is_what_came_before_the_one_that_ended_it(self, models: Path, name: str) -> None:
+        model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
+        stop = "\n~~>"
+
+        @settings(deadline=None, max_examples=30)
+        @given(st.integers(0, 2**63))
+        def check(seed: int) -> None:
+            draw = random.Random(seed)
+            before = [each for each in drawn(draw, model, family) if each not in model.stop_token_ids]
+            if draw.random() < 0.3:  # the engine was to go on for a while
+                before += byte_ids(model.vocabulary, f"{stop} more")
+            output = [*before, *byte_ids(model.vocabulary, stop + draw.choice(["", "~", " more"]))]
+            reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TemplateArgs(TOOLS), seed=b"turn")
+            message = reader.read(output, stop=stop).message
+            assert message == reader.read(before).message
+            growing = GrowingReply(reader, stops=["###", stop])
+            sent = [growing.feed(chunk) for chunk in chunked(output, [draw.randint(0, 9) for _ in range(9)])]
+            assert joined(flatten([*sent, growing.finish(message)])) == flat(message)
+
+        check()
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
         model = chat_format("qwen3", models)
