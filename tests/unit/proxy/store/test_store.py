@@ -10,6 +10,7 @@ from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.domain.ledger import CREATED, DISCARDED, LIVE, TURNS
+from rolloutfleet_proxy.domain.session import SessionRecord
 from rolloutfleet_proxy.store import schema
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import (
@@ -21,6 +22,7 @@ from rolloutfleet_proxy.store.database import (
     StoreUnusable,
     open_database,
 )
+from rolloutfleet_proxy.store.sessions import find
 from rolloutfleet_proxy.store.store import Reader, Store
 from rolloutfleet_proxy.store.trajectories import delete_session
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -227,6 +229,15 @@ def test_a_store_keeps_its_id(tmp_path: Path) -> None:
     first.close()
     assert open_database(tmp_path / "a").store_id == first.store_id
     assert open_database(tmp_path / "b").store_id != first.store_id
+
+
+def test_a_session_keeps_the_time_of_its_start(store: SyncStore) -> None:
+    """Its prompts tell it (`capture.prompting`)."""
+    [(_, name)] = store.start()
+    store.advance(86_400.0)
+    store.reopen()
+    record = store.read(lambda connection: find(connection, name=name))
+    assert isinstance(record, SessionRecord) and record.created_at == 1e9
 
 
 async def test_served_seconds_go_on_after_a_restart_and_skip_the_time_between(tmp_path: Path) -> None:
