@@ -42,6 +42,7 @@ TOOLS = [
         },
     }
 ]
+TOLD = TemplateArgs(TOOLS)
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("find", {"q": "true", "n": 3}),
     ("look_up", {"q": 'a "b"\n<c>', "deep": {"x": [1, None]}}),
@@ -62,7 +63,7 @@ PROMPTS: dict[str, list[dict[str, Any]]] = {
 
 @lru_cache(maxsize=64)
 def prompt_of(model: ChatFormat, name: str) -> tuple[int, ...]:
-    return tuple(model.prompt(PROMPTS[name], TemplateArgs(TOOLS), []).ids)
+    return tuple(model.prompt(PROMPTS[name], TOLD, []).ids)
 
 
 def joined(deltas: Iterable[Delta]) -> dict[str, Any]:
@@ -98,13 +99,13 @@ def chunked(ids: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
 
 
 def streamed(
-    model: ChatFormat, prompt: Sequence[int], chunks: Sequence[Sequence[int]], **kwargs: Any
+    model: ChatFormat, prompt: Sequence[int], chunks: Sequence[Sequence[int]], args: TemplateArgs = TOLD
 ) -> tuple[list[list[Delta]], dict[str, Any]]:
     """The deltas of each chunk and of the end, and the message."""
-    parser = GrowingReply(model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn"), **kwargs)
+    parser = GrowingReply(model.reader(prompt, args, seed=b"turn"))
     sent = [parser.feed(chunk) for chunk in chunks]
     output = [token_id for chunk in chunks for token_id in chunk]
-    message = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output).message
+    message = model.reader(prompt, args, seed=b"turn").read(output).message
     return [*sent, parser.finish(message)], message
 
 
@@ -209,10 +210,10 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
         output = drawn(draw, model, family)
         sizes = [draw.randint(0, 5) for _ in range(draw.randint(0, 12))]
         prompt = draw.choice(list(PROMPTS))
-        ids = prompt_of(model, prompt)
-        sent, message = streamed(model, ids, chunked(output, sizes))
+        ids, args = prompt_of(model, prompt), draw.choice([TOLD, NO_ARGS])
+        sent, message = streamed(model, ids, chunked(output, sizes), args)
         assert joined(flatten(sent)) == flat(message)
-        assert model.reader(ids, TemplateArgs(TOOLS), seed=b"turn").read(output).parts == in_order(flatten(sent))
+        assert model.reader(ids, args, seed=b"turn").read(output).parts == in_order(flatten(sent))
 
     check()
 
@@ -223,14 +224,15 @@ def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> Non
     prompt = prompt_of(model, "first")
     text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
     output = model.vocabulary.encode(text, add_special_tokens=False)
-    reply = model.reader(prompt, TemplateArgs(TOOLS), seed=b"turn").read(output)
+    reply = model.reader(prompt, TOLD, seed=b"turn").read(output)
     assert (reply.message["reasoning_content"], reply.message["content"]) == ("So. Or not.", "Hello there.")
     assert reply.parts == [3, 5, 8, 7]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
-    """Reasoning, content and calls join to the reply, but for marks and white space of the format's own."""
+    """Reasoning, content and calls join to the reply, but for marks and white space of the format's own. Without tools
+    nothing is a call."""
     model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
 
     @settings(deadline=None)
@@ -238,7 +240,8 @@ def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
     def check(seed: int) -> None:
         draw = random.Random(seed)
         output = drawn(draw, model, family)
-        reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TemplateArgs(TOOLS), seed=b"turn")
+        args = draw.choice([TOLD, NO_ARGS])
+        reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), args, seed=b"turn")
         end = next((at for at, each in enumerate(output) if each in reader.alphabet.ends), len(output))
         source, parser = ReplyText(reader.alphabet), reader.parser()
         pieces = [*parser.feed(source.feed(output)), *parser.feed(source.finish()), *parser.finish()]
@@ -253,6 +256,7 @@ def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
             written = "".join(piece.text for piece in pieces if piece.kind is kind)
             assert "".join((said or "").split()) == "".join(written.split())
         assert len(message.get("tool_calls", ())) == sum(piece.call is not None for piece in pieces)
+        assert args.tools or "tool_calls" not in message
 
     check()
 
@@ -345,7 +349,7 @@ class TestStopStrings:
             if draw.random() < 0.3:  # the engine was to go on for a while
                 before += byte_ids(model.vocabulary, f"{stop} more")
             output = [*before, *byte_ids(model.vocabulary, stop + draw.choice(["", "~", " more"]))]
-            reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TemplateArgs(TOOLS), seed=b"turn")
+            reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TOLD, seed=b"turn")
             message = reader.read(output, stop=stop).message
             assert message == reader.read(before).message
             growing = GrowingReply(reader, stops=["###", stop])
