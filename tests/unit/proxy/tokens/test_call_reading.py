@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.proxy.tokens.kinds import KINDS, Kind, hoisted
 from tests.unit.proxy.tokens.models.families import chat_format
 from tests.unit.proxy.tokens.models.measuring import ASKED, _replies, _written
-from tests.unit.proxy.tokens.test_reading import NAMES
+from tests.unit.proxy.tokens.test_reading import NAMES, byte_ids
 
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import TemplateArgs
@@ -84,6 +84,26 @@ def test_strings_keep_their_white_space(models: Path, name: str, text: str) -> N
     args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
     output = calling(name, model, args, text)
     assert json.loads(arguments_read(model, args, output)) == {"v": text}
+
+
+def ends_of(name: str) -> list[str]:
+    """What the format ends arguments, calls and sections with."""
+    syntax = SYNTAXES[name]
+    ends = [end for _, end in (*([syntax.block] if syntax.block else ()), *syntax.sections[:1])]
+    if isinstance(syntax.calls, SpelledCalls):
+        ends += [syntax.calls.argument[2].strip(), syntax.calls.end.strip()]
+    return list(dict.fromkeys(filter(None, ends)))
+
+
+@pytest.mark.parametrize("spelled", [False, True], ids=["tokens", "letters"])
+@pytest.mark.parametrize(("name", "end"), [(name, end) for name in NAMES for end in ends_of(name)])
+def test_an_end_mark_in_an_argument_ends_nothing(models: Path, name: str, end: str, spelled: bool) -> None:
+    model = chat_format(name, models)
+    args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
+    before, _, behind = model.vocabulary.decode(calling(name, model, args, "Oslo BREAK Rome")).partition("BREAK")
+    first, last = (model.vocabulary.encode(text, add_special_tokens=False) for text in (before, behind))
+    mark = byte_ids(model.vocabulary, end) if spelled else model.vocabulary.encode(end, add_special_tokens=False)
+    assert json.loads(arguments_read(model, args, [*first, *mark, *last])) == {"v": f"Oslo {end} Rome"}
 
 
 @pytest.mark.parametrize(
