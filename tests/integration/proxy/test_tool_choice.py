@@ -1,12 +1,18 @@
 """A choice of tools is kept by the engine's grammar, behind the real gateway."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
+from tests.integration.proxy import test_interleaved_thinking as dialects
 from tests.integration.proxy.calls import named
+from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, USER, answered, sent_back
+
+from rolloutfleet_proxy.dialects.base import Dialect
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -216,3 +222,53 @@ def test_a_grammar_that_is_wrong_frees_no_other_call(proxy: ProxyProcess, fleet:
     assert named(session.raw_chat(ASKED | REQUIRED)) == ["tool_choice"]
     assert named(session.raw_chat(ASKED | REQUIRED | {"seed": 1})) == []
     assert [turn["constrained"] for turn in session.turns()] == [None, STRUCTURAL_TAG]
+
+
+UNWANTED = 'Look:\n<tool_call>\n{"name": "news", "arguments": {"city": "Oslo"}}\n</tool_call>'
+NO_CALLS: dict[str, dict[str, Any]] = {
+    CHAT.name: {"messages": [USER], "tools": [tool("news")], "tool_choice": "none"},
+    MESSAGES.name: {
+        "messages": [USER],
+        "max_tokens": 200,
+        "tool_choice": {"type": "none"},
+        "tools": [{"name": "news", "input_schema": {"type": "object"}}],
+    },
+    RESPONSES.name: {
+        "input": [USER],
+        "tool_choice": "none",
+        "tools": [{"type": "function", "name": "news", "parameters": {"type": "object"}}],
+    },
+}
+ENDED = {
+    MESSAGES.name: ("stop_reason", "end_turn"),
+    RESPONSES.name: ("status", "completed"),
+}
+
+
+@pytest.fixture(scope="module")
+def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The model writes a call, asked or not."""
+    folder = tmp_path_factory.mktemp("calling")
+    (folder / "cues.json").write_text(json.dumps([{"cue": USER["content"], "replies": [{"text": UNWANTED}] * 2}]))
+    with running_fleet(folder / "fleet", engine_options=("--cues", str(folder / "cues.json"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("with_tools", [True, False], ids=["none wanted", "none there"])
+@pytest.mark.parametrize("dialect", [CHAT, MESSAGES, RESPONSES], ids=lambda dialect: dialect.name)
+def test_a_call_that_nobody_wanted_is_text(
+    calling: Fleet, dialect: Dialect[Any], with_tools: bool, stream: bool
+) -> None:
+    session, body = calling.proxy.start_session(), NO_CALLS[dialect.name]
+    if not with_tools:
+        body = {field: value for field, value in body.items() if not field.startswith("tool")}
+    answer = dialects.ask(session, dialect, body, stream=stream)
+    message = answered(dialect, answer)
+    assert (message["content"], message.get("tool_calls")) == (UNWANTED, None)
+    if dialect.name in ENDED:
+        field, ended = ENDED[dialect.name]
+        assert answer[field] == ended
+    dialects.ask(session, dialect, body | sent_back(dialect, answer), stream=stream)
+    first, second = session.turns()
+    assert (first["finish_reason"], second["parent_id"]) == ("stop", first["turn_id"])

@@ -325,6 +325,29 @@ def test_a_tool_call_leaves_when_it_is_complete(models: Path) -> None:
     assert [position for position, deltas in enumerate(sent) if deltas] == closes
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reply_is_what_came_before_the_stop_string_that_ended_it(models: Path, name: str) -> None:
+    model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
+    stop = "\n~~>"
+
+    @settings(deadline=None, max_examples=30)
+    @given(st.integers(0, 2**63))
+    def check(seed: int) -> None:
+        draw = random.Random(seed)
+        before = [each for each in drawn(draw, model, family) if each not in model.stop_token_ids]
+        if draw.random() < 0.3:  # the engine was to go on for a while
+            before += byte_ids(model.vocabulary, f"{stop} more")
+        output = [*before, *byte_ids(model.vocabulary, stop + draw.choice(["", "~", " more"]))]
+        reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TOLD, seed=b"turn")
+        message = reader.read(output, stop=stop).message
+        assert message == reader.read(before).message
+        growing = GrowingReply(reader, stops=["###", stop])
+        sent = [growing.feed(chunk) for chunk in chunked(output, [draw.randint(0, 9) for _ in range(9)])]
+        assert joined(flatten([*sent, growing.finish(message)])) == flat(message)
+
+    check()
+
+
 class TestStopStrings:
     @given(st.lists(st.integers(1, 4), max_size=10))
     @settings(deadline=None)
@@ -335,28 +358,6 @@ class TestStopStrings:
         sent = flatten(parser.feed(chunk) for chunk in chunked(output, sizes))
         message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:").message
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_a_reply_is_what_came_before_the_one_that_ended_it(self, models: Path, name: str) -> None:
-        model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
-        stop = "\n~~>"
-
-        @settings(deadline=None, max_examples=30)
-        @given(st.integers(0, 2**63))
-        def check(seed: int) -> None:
-            draw = random.Random(seed)
-            before = [each for each in drawn(draw, model, family) if each not in model.stop_token_ids]
-            if draw.random() < 0.3:  # the engine was to go on for a while
-                before += byte_ids(model.vocabulary, f"{stop} more")
-            output = [*before, *byte_ids(model.vocabulary, stop + draw.choice(["", "~", " more"]))]
-            reader = model.reader(prompt_of(model, draw.choice(list(PROMPTS))), TOLD, seed=b"turn")
-            message = reader.read(output, stop=stop).message
-            assert message == reader.read(before).message
-            growing = GrowingReply(reader, stops=["###", stop])
-            sent = [growing.feed(chunk) for chunk in chunked(output, [draw.randint(0, 9) for _ in range(9)])]
-            assert joined(flatten([*sent, growing.finish(message)])) == flat(message)
-
-        check()
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
         model = chat_format("qwen3", models)
