@@ -24,7 +24,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages.notes import Notes
 from rolloutfleet_proxy.dialects.depth import check_depth
 from rolloutfleet_proxy.dialects.mistakes import kind_of, text_of
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from rolloutfleet_proxy.domain.messages import Message
+from rolloutfleet_proxy.domain.messages import Message, lacks_arguments
 
 Block = dict[str, Any]
 
@@ -273,8 +273,10 @@ def _tool_use(block: Block, notes: Notes, *, at: str) -> dict[str, Any]:
         raise InvalidParameter(f"{at}.id", "A tool_use has an id, a string.")
     if type(name) is not str or not name:
         raise InvalidParameter(f"{at}.name", "A tool_use has a name, a string.")
+    if lacks_arguments(given):
+        given = {}
     if type(given) is not dict:
-        raise InvalidParameter(f"{at}.input", "A tool_use has an input, an object.")
+        raise InvalidParameter(f"{at}.input", "A tool_use's input is an object.")
     check_depth(given, at=f"{at}.input")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": _dumps(given)}}
 

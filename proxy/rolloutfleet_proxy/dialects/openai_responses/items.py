@@ -24,7 +24,7 @@ from rolloutfleet_proxy.dialects.openai_responses.item_ids import MESSAGE, REASO
 from rolloutfleet_proxy.dialects.openai_responses.references import Reference, joined, read_reference, turns_of
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, arguments_of, known_as
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from rolloutfleet_proxy.domain.messages import Message
+from rolloutfleet_proxy.domain.messages import Message, lacks_arguments
 
 ITEMS: Final = (
     *("message", "reasoning", "function_call", "function_call_output"),
@@ -141,11 +141,13 @@ class _Reading:
         if not isinstance(namespace, str | None):
             raise InvalidParameter(f"{at}.namespace", "A namespace's name is a string.")
         call_id, name = text_of(item, "call_id", at=at), text_of(item, "name", at=at)
-        arguments = text_of(item, "input" if custom else "arguments", at=at, empty=True)
+        field = "input" if custom else "arguments"
+        has_none = not custom and lacks_arguments(item.get(field))
+        arguments = "{}" if has_none else text_of(item, field, at=at, empty=True)
         if custom and not call_id.endswith(RAW):
             arguments = arguments_of(arguments)
         else:
-            check_json(arguments, at=f"{at}.{'input' if custom else 'arguments'}")
+            check_json(arguments, at=f"{at}.{field}")
         function = {"name": known_as(name, namespace), "arguments": arguments}
         self._calls(item, {"id": call_id.removesuffix(RAW), "type": "function", "function": function})
 

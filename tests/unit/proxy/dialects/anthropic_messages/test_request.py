@@ -118,6 +118,12 @@ def test_an_assistant_thinks_speaks_and_calls() -> None:
     assert said({"role": "assistant", "content": content[3:]})[0]["content"] is None
 
 
+@pytest.mark.parametrize("lacking", [{}, {"input": None}, {"input": ""}, {"input": " \n"}, {"input": "null"}])
+def test_a_call_without_input_has_an_empty_one(lacking: Json) -> None:
+    [message] = said({"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "find", **lacking}]})
+    assert message["tool_calls"][0]["function"] == {"name": "find", "arguments": "{}"}
+
+
 def test_assistants_messages_in_a_row_are_one() -> None:
     blocks = [
         {"type": "thinking", "thinking": "So.", "signature": ""},

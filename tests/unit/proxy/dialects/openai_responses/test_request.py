@@ -151,6 +151,12 @@ def test_a_custom_tools_grammar_is_told_and_named() -> None:
     assert request.ignored == ("tools[0].format.type",)
 
 
+@pytest.mark.parametrize("lacking", [{}, *({"arguments": given} for given in (None, "", " \n", "null"))])
+def test_a_call_without_arguments_has_an_empty_object(lacking: dict[str, Any]) -> None:
+    [message] = read({"type": "function_call", "call_id": "c1", "name": "find", **lacking})
+    assert message["tool_calls"][0]["function"] == {"name": "find", "arguments": "{}"}
+
+
 def test_a_namespaces_and_a_custom_tools_calls_come_back_as_they_were_made() -> None:
     made = {"type": "custom_tool_call", "call_id": "c1", "name": "tell", "namespace": "agents", "input": "hi\n"}
     messages = read(
