@@ -163,6 +163,8 @@ VALUE = "<parameter=v>\n{}\n</parameter>\n"
         ("qwen3.5", XML.format(VALUE.format("use <parameter=x> here")), [{"v": "use <parameter=x> here"}]),
         ("qwen3.5", XML.format(VALUE.format("a</function>\n<function=")), [{"v": "a</function>\n<function="}]),
         ("qwen3.5", XML.format("<parameter=v>\nx\n<parameter=w>\ny\n</parameter>\n"), []),
+        ("qwen3.5", XML.format(VALUE.format("x") + "<parameter w>\ny\n</parameter>\n"), []),
+        ("qwen3.5", XML.format("<parameter=v>\nx\n</function>\n<function=stop>\n</parameter>\n"), []),
         ("qwen3.5", XML.format(VALUE.format("x") * 2), []),
         ("qwen3.5", XML.format('{"v": "a"}\n'), []),
         ("qwen3.5", XML.format("<param=v>\na\n</param>\n"), []),
