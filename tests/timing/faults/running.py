@@ -19,7 +19,7 @@ LONGEST = 600.0
 FAILED = 1
 """What pytest ends with where tests failed, and nothing else went wrong."""
 
-_FIRST = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FIRST = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
