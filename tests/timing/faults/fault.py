@@ -18,6 +18,8 @@ class Promise(StrEnum):
     CAPTURE = "what the engine sampled is what is kept, to the token"
     COMMIT = "an answer is committed before it leaves"
     RETRY = "a retry finds its turn"
+    READING = "what the model wrote is what the agent is told"
+    WRITING = "what the agent sent is what the model reads"
     SAMPLING = "a turn is sampled as its trainer says"
     TREE = "a call extends the branch that it continues"
     LINEAGE = "each agent goes on from its own turns, and rewards reach whom they are meant for"

@@ -3,6 +3,7 @@
 Texts are short, so that code can move around them; one that is found no more, or twice, fails `test_planted.py`.
 """
 
+from tests.timing.faults.chat_formats import CHAT_FORMATS
 from tests.timing.faults.cleaning import CLEANING
 from tests.timing.faults.fault import CLIENT, OPERATOR, PROXY, Fault, Promise
 from tests.timing.faults.looking import LOOKING
@@ -627,6 +628,7 @@ FAULTS = [
         "self.digest = digest16(_encode((field, image)))",
         IMAGES,
     ),
+    *CHAT_FORMATS,
     *CLEANING,
     *LOOKING,
 ]
