@@ -180,6 +180,8 @@ VALUE = "<parameter=v>\n{}\n</parameter>\n"
         ("llama-3", '{"name": "f", "arguments": {"v": "1"}}', [{"v": "1"}]),
         ("kimi-k2", "{0}{2}functions.f:0{3}{{}}{4}{1}", [{}]),
         ("kimi-k2", "{0}{2}words{1}functions.f:0{3}{{}}{4}{1}", []),
+        ("kimi-k2", "{2}functions.f:0{3}{{}}{4}", []),
+        ("deepseek-v3", "{2}function{4}f\n```json\n{{}}\n```{3}", []),
         ("deepseek-v3", "{0}{2}function{4}{{}}{3}{1}", []),
         ("deepseek-v3", "{0}{2}f{4}{{}}{3}{1}", [{}]),
         ("deepseek-v3", "{0}{2}I think so{4}f{3}{1}", []),
@@ -198,6 +200,16 @@ def test_a_call_is_read_only_as_it_was_written(models: Path, name: str, text: st
     json.dumps(message, ensure_ascii=False).encode()
     assert [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls", ())] == calls
     assert message.get("tool_calls") or message["content"]
+
+
+@pytest.mark.parametrize("name", ["qwen3.5", "nemotron-3"])
+def test_a_call_in_a_thought_that_ends_is_a_draft(models: Path, name: str) -> None:
+    model, draft = chat_format(name, models), XML.format(VALUE.format("1")).removeprefix("</think>")
+    args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
+    output = model.vocabulary.encode(f"Maybe {draft}, or not.</think>Done.", add_special_tokens=False)
+    message = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a").read(output).message
+    said = {"content": "Done.", "reasoning_content": f"Maybe {draft}, or not."}
+    assert message == {"role": "assistant", **said}
 
 
 @pytest.mark.parametrize(
