@@ -265,6 +265,10 @@ class EngineControl:
         counted: dict[str, int] = self._ask("GET", "/counters").json()
         return counted
 
+    def weight_version(self) -> str:
+        version: str = self._ask("GET", "/model_info").json()["weight_version"]
+        return version
+
     def fault(self, kind: str, **options: Json) -> None:
         self._ask("POST", "/faults", {"kind": kind, **options})
 

@@ -65,11 +65,8 @@ def tokens_held() -> int:
 
 def update() -> None:
     """What docs/weights.md tells a trainer to do."""
-    epoch = trainer.post("/pause", params=whole_fleet, json={"mode": "abort"}).raise_for_status().json()["epoch"]
-    weights = {"model_path": model, "weight_version": "2"}
-    assert sglang.post("/update_weights_from_disk", json=weights).raise_for_status().json()["success"]
-    trainer.put("/version", params=whole_fleet, json={"version": 2, "epoch": epoch}).raise_for_status()
-    trainer.post("/continue", params=whole_fleet, json={"epoch": epoch}).raise_for_status()
+    load = {"path": model, "version": 2}
+    trainer.post("/load-from-disk", params=whole_fleet, json=load, timeout=600).raise_for_status()
 
 
 def exported() -> list[Any]:

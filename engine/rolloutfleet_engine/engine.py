@@ -20,6 +20,7 @@ from rolloutfleet_engine.writer import Writer
 
 ABORTED: FinishReason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 
+LOAD_FAILED = "Failed to update weights: no such tensor.\nRolling back to original weights."
 FLUSH_REFUSED = (
     "Weights were updated, but the cache was not flushed because requests are still running or queued. Retract or "
     "finish them, then call /flush_cache."
@@ -146,6 +147,10 @@ class Engine:
 
     async def update_weights(self, version: str | None, *, abort_all: bool, flush: bool) -> tuple[bool, str]:
         """Unless paused, waits for the calls in progress and holds new ones meanwhile."""
+        fault = take_fault(self.faults, "", loads=True)
+        if fault is not None:
+            self.faults_by_kind[fault.kind] += 1
+            return False, fault.message or LOAD_FAILED
         if abort_all:
             self.abort(abort_all=True)
         if not self.paused:

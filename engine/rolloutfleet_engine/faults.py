@@ -19,6 +19,9 @@ ABORTS = ("bare_abort", "abort_with_status")
 WIRE_FAULTS = ("cut_stream", "garbage_json")
 """Kinds that break the bytes of an answer."""
 
+LOAD_FAULTS = ("load_fails",)
+"""Kinds for `/update_weights_from_disk`; no generation takes them."""
+
 ROUTED_EXPERTS_BYTES = 100_000_000
 
 
@@ -26,7 +29,7 @@ class Fault(msgspec.Struct, kw_only=True):
     """One entry of the queue.
 
     `after_tokens`: how many tokens come right first (streams; aborts; `never`). `rid`: only the call whose rid begins
-    so. `seconds`: how much slower. `status`: of `abort_with_status`. `message`: the text of an error.
+    so. `seconds`: how much slower. `status`: of `abort_with_status`. `message`: the text of an error, or of a load.
     """
 
     kind: str
@@ -134,12 +137,13 @@ SPOILERS: dict[str, Callable[[Reply], object]] = {
 }
 """Kinds that change a reply that is otherwise right."""
 
-KINDS = (*SPOILERS, *HTTP_ERRORS, "context_length", *PACE_FAULTS, *ABORTS, *WIRE_FAULTS)
+KINDS = (*SPOILERS, *HTTP_ERRORS, "context_length", *PACE_FAULTS, *ABORTS, *WIRE_FAULTS, *LOAD_FAULTS)
 
 
-def take_fault(waiting: list[Fault], rid: str) -> Fault | None:
-    """Of the faults that wait for a call the first that fits; it is used `count` times."""
-    fault = next((each for each in waiting if each.rid is None or rid.startswith(each.rid)), None)
+def take_fault(waiting: list[Fault], rid: str, *, loads: bool = False) -> Fault | None:
+    """Of the faults that wait for a call, or for weights to load, the first that fits; it is used `count` times."""
+    fitting = (each for each in waiting if (each.kind in LOAD_FAULTS) == loads)
+    fault = next((each for each in fitting if each.rid is None or rid.startswith(each.rid)), None)
     if fault is not None:
         fault.count -= 1
         if not fault.count:

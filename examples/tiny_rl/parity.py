@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 from examples.tiny_rl.agents import TOOLS, Messages, ask, ask_streaming, client_of
-from examples.tiny_rl.engines import load_weights
 from examples.tiny_rl.policy import Policy
 from tokenizers import Tokenizer
 
@@ -95,8 +94,7 @@ async def _talk_through_an_update(fleet: AsyncFleet, policy: Policy, checkpoints
             at_work.create_task(_talk(fleet, event))
         for event in midway:
             await event.wait()
-        async with fleet.weight_update(version, mode=mode):
-            await load_weights(fleet, checkpoints / str(version), version, flush_cache=mode != "in_place")
+        await fleet.load_from_disk(checkpoints / str(version), version, mode)
 
 
 async def _talk(fleet: AsyncFleet, midway: asyncio.Event) -> None:

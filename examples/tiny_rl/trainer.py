@@ -14,7 +14,6 @@ from pathlib import Path
 import openai
 import torch
 from examples.tiny_rl.agents import GROUP, GROUPS, roll_out
-from examples.tiny_rl.engines import load_weights
 from examples.tiny_rl.parity import check_parity
 from examples.tiny_rl.policy import Batch, Policy, advantages_of, furthest
 
@@ -97,8 +96,7 @@ async def put(fleet: AsyncFleet, policy: Policy, checkpoints: Path) -> None:
     """The policy's weights into the engines, as the next version."""
     version = max((await fleet.weights()).version, 1) + 1
     await asyncio.to_thread(policy.save, checkpoints / str(version))
-    async with fleet.weight_update(version):
-        await load_weights(fleet, checkpoints / str(version), version)
+    await fleet.load_from_disk(checkpoints / str(version), version)
 
 
 def _order(count: int, rng: random.Random) -> list[int]:

@@ -4,6 +4,7 @@ docs/trainer.md shows how it is used. `Fleet` is the same for code that blocks; 
 """
 
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -633,6 +634,28 @@ class AsyncFleet(FleetBase):
         asked = valid(wire.SetVersion, {"version": version, "flush_cache": flush_cache})
         pause = valid(wire.Pause, {"mode": mode, "timeout": timeout})
         return AsyncWeightUpdate(asked, self._weights, pause, strict)
+
+    async def load_from_disk(
+        self,
+        path: str | os.PathLike[str],
+        version: int,
+        mode: wire.PauseMode = "abort",
+        *,
+        flush_cache: bool | None = None,
+        timeout: float = 60.0,
+        load_timeout: float = 600.0,
+        strict: bool = False,
+    ) -> wire.Weights:
+        """Every engine loads a checkpoint as the weights of this version; agents wait meanwhile, in mid-turn.
+
+        The proxy that gets the call leads it: pause, load, version, continue. `path` is the checkpoint's as the engines
+        see it. `mode` and `timeout` are those of `pause`, `load_timeout` says how many seconds an engine may load. The
+        engines flush their prefix caches, but for `in_place`. Raises StillPaused where an engine did not load, or
+        nobody said how it ended: the fleet stays paused. The call may be made again. `strict` as in `set_version`.
+        """
+        values = {"path": os.fspath(path), "version": version, "mode": mode, "flush_cache": flush_cache}
+        asked = valid(wire.LoadFromDisk, {**values, "timeout": timeout, "load_timeout": load_timeout})
+        return await self._weights.load(asked, strict=strict)
 
     async def recover(
         self,

@@ -226,6 +226,7 @@ class Fleet(Blocking, FleetBase):
     pause = blocking(AsyncFleet.pause)
     resume = blocking(AsyncFleet.resume)
     weight_update = wrapping(AsyncFleet.weight_update, WeightUpdate)
+    load_from_disk = blocking(AsyncFleet.load_from_disk)
     recover = blocking(AsyncFleet.recover)
 
 

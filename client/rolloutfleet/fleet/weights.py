@@ -5,7 +5,8 @@ again, at another leader if the first one dies in the middle. Proxies that the l
 themselves, if they answer here. One that is down learns all of it from the others when it starts; one that hangs is
 named in the answer, and told again in the background.
 
-`async with fleet.weight_update(…)`: paused before the block, the new version and on after it.
+`async with fleet.weight_update(…)`: paused before the block, the new version and on after it. `load` is a whole update
+that the leading proxy makes.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel
 
-from rolloutfleet.errors import EPOCH_STALE, VERSION_BACKWARDS
+from rolloutfleet.errors import EPOCH_STALE, LOAD_FAILED, VERSION_BACKWARDS
 from rolloutfleet.fleet.exceptions import (
     BadArgument,
     Conflict,
@@ -32,7 +33,7 @@ from rolloutfleet.fleet.exceptions import (
 from rolloutfleet.fleet.proxies import ANSWER_TIMEOUT, FLEET, Proxies
 from rolloutfleet.fleet.transport import read_answer
 from rolloutfleet.fleet.waiting import Waiting
-from rolloutfleet.wire import Continue, ErrorDetail, Failed, Pause, Recover, SetVersion, Weights
+from rolloutfleet.wire import Continue, ErrorDetail, Failed, LoadFromDisk, Pause, Recover, SetVersion, Weights
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -133,6 +134,31 @@ class FleetWeights:
             answer = await self._lead(call)
         if answer.engines_failed:
             log.warning("engines did not confirm that they go on: %s", answer.engines_failed)
+        return answer
+
+    async def load(self, asked: LoadFromDisk, *, strict: bool) -> Weights:
+        """With an epoch of its own, so that the call can be made again and is the same update."""
+        known = await self.show()
+        _check_forward(asked.version, known)
+        asked = asked.model_copy(update={"epoch": known.epoch + 1})
+        epoch, timeout = asked.epoch, asked.timeout + asked.load_timeout + 2 * MARGIN
+        try:
+            answer = await self._lead(_Call("the weights", "POST", "/load-from-disk", asked, timeout))
+            self.heard(answer.run, answer.version)
+        except Unreachable as error:
+            raise StillPaused(
+                f"the fleet may be paused (epoch {epoch}): nobody said how the load of version {asked.version} ended: "
+                f"{error}",
+                epoch=known.epoch + 1,
+            ) from error
+        except Refused as error:
+            if error.code != LOAD_FAILED:
+                raise
+            raise StillPaused(f"version {asked.version} was not loaded: {error.said}", epoch=known.epoch + 1) from error
+        if answer.failed:
+            await self.set_version(SetVersion(version=asked.version, epoch=answer.epoch), strict=strict)
+        if answer.failed or answer.engines_failed:
+            answer = await self.resume(epoch=answer.epoch, strict=strict)
         return answer
 
     async def recover(self, asked: Recover, *, strict: bool) -> Weights:
@@ -237,6 +263,14 @@ class FleetWeights:
         del self._behind[ordinal]
 
 
+def _check_forward(version: int, known: Weights) -> None:
+    """Raises BadArgument."""
+    if version < known.version:
+        raise BadArgument(
+            "version", f"{version} would go back: the fleet is at {known.version}. After a crash call recover()"
+        )
+
+
 def _failed(ordinal: int, why: str, code: str | None = None) -> Failed:
     return Failed(ordinal=ordinal, error=ErrorDetail(message=why, type="server_error", code=code))
 
@@ -261,11 +295,7 @@ class AsyncWeightUpdate:
 
     async def __aenter__(self) -> Self:
         known = await self._weights.show()
-        if self.version < known.version:
-            raise BadArgument(
-                "version",
-                f"{self.version} would go back: the fleet is at {known.version}. After a crash call recover()",
-            )
+        _check_forward(self.version, known)
         asked = self._pause.model_copy(update={"epoch": known.epoch + 1})
         self.paused = await self._weights.pause(asked, strict=self._strict)
         self.epoch = self.paused.epoch

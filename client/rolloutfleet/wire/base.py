@@ -58,6 +58,7 @@ class Refusal(Reply):
     epoch: int | None = None
     paused: bool | None = None
     would_drop: dict[str, int] | None = None
+    engines_failed: dict[str, str] | None = None
     ordinals: list[int] | None = None
     failed: list[Failed] | None = None
     missing: list[str] | None = None

@@ -1,8 +1,8 @@
 """How a fleet is: its weights, drains, proxies, figures and sums."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rolloutfleet.wire.base import Answered, Covering, Id, Reply, Request, Seconds, Whole
 
@@ -51,6 +51,33 @@ class Continue(Request):
     epoch: Epoch | None = None
 
 
+class LoadFromDisk(Request):
+    """POST /load-from-disk: pause, load a checkpoint into every engine, set the version, continue."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Of the checkpoint, as the engines see it."""
+    version: Whole
+    mode: PauseMode = "abort"
+    flush_cache: bool | None = None
+    """Whether the engines flush their prefix caches. None: they do, but for `in_place`, where they can't."""
+    timeout: Seconds = 60.0
+    """The pause's."""
+    load_timeout: Seconds = 600.0
+    """How long an engine may load."""
+    epoch: Epoch | None = None
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the engines are told to flush."""
+        return self.mode != "in_place" if self.flush_cache is None else self.flush_cache
+
+    @model_validator(mode="after")
+    def _flush_can_be(self) -> Self:
+        if self.flush_cache and self.mode == "in_place":
+            raise ValueError("flush_cache can't be true in mode in_place, which leaves the cache in use")
+        return self
+
+
 class WeightsState(Reply):
     """Where the weights are."""
 
@@ -71,7 +98,7 @@ class ProxyWeights(WeightsState):
 
 
 class Weights(WeightsState, Covering):
-    """What /version, /recover, /pause and /continue answer."""
+    """What /version, /recover, /pause, /continue and /load-from-disk answer."""
 
     proxies: list[ProxyWeights] = Field(default_factory=list)
     """Of GET /version in fleet scope."""

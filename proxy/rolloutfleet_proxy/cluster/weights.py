@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from rolloutfleet import errors as codes
-from rolloutfleet.wire import PauseMode
+from rolloutfleet.wire import LoadFromDisk, PauseMode
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain import errors
 from rolloutfleet_proxy.domain import weights as weight_state
@@ -27,6 +27,7 @@ from rolloutfleet_proxy.engine.client import PauseMode as EnginePause
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.weights import AtStake
 from rolloutfleet_proxy.store.writer import StoreClosed
+from rolloutfleet_proxy.telemetry import logger
 
 T = TypeVar("T")
 
@@ -122,6 +123,8 @@ class Engines(Protocol):
 
     async def resume(self) -> dict[str, str]: ...
 
+    async def load(self, path: str, version: int, *, flush_cache: bool, timeout: float) -> dict[str, str]: ...
+
 
 class Coverage:
     """Which other proxies took part in every step so far, and which did not, and why."""
@@ -174,6 +177,8 @@ class FleetWeights:
     engines: Engines
     clock: Callable[[], float]
     _engines_paused_in: int | None = field(init=False, default=None)
+    _loading: tuple[LoadFromDisk, asyncio.Task[dict[str, Any]]] | None = field(init=False, default=None)
+    """The load that was last begun here."""
     _commands: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     """Held while engines are commanded under an epoch, and while the epoch changes: a newer pause tells every
         proxy before it tells the engines, so what an older one still does to them comes first."""
@@ -243,6 +248,65 @@ class FleetWeights:
         coverage = Coverage(members)
         await self._tell_versions(coverage)
         return self._answer(coverage)
+
+    async def load(self, members: Sequence[FleetMember], asked: LoadFromDisk) -> dict[str, Any]:
+        """Pause, load a checkpoint into every engine, set the version, continue.
+
+        It goes on when its caller has gone. The same path and version meanwhile join it; asked again later with the
+        epoch of one that is done, the answer says how things stand, and nothing is loaded.
+
+        Raises Stale where version or epoch is older than what is known, EngineUnreachable where there is no engine,
+        what `pause` raises (nothing is paused then), and LoadFailed: the fleet stays paused, and the body names
+        engines that did not load.
+        """
+        under_way = self._loading
+        if (
+            under_way is None
+            or under_way[1].done()
+            or (under_way[0].path, under_way[0].version)
+            != (
+                asked.path,
+                asked.version,
+            )
+        ):
+            task = asyncio.create_task(self._load(members, asked), name=f"load {asked.version}")
+            task.add_done_callback(_log_failure)
+            under_way = self._loading = asked, task
+        return await asyncio.shield(under_way[1])
+
+    async def _load(self, members: Sequence[FleetMember], asked: LoadFromDisk) -> dict[str, Any]:
+        if not await self.engines.engines():
+            raise errors.EngineUnreachable("The gateway knows of no engine that could load weights.")
+        if await self._is_done(members, asked):
+            return self._answer(Coverage(members))
+        paused = await self.pause(members, mode=asked.mode, timeout=asked.timeout, epoch=asked.epoch)
+        epoch = paused["epoch"]
+        failures: dict[str, str] = {}
+        try:
+            failures = await self.engines.load(
+                asked.path, asked.version, flush_cache=asked.flushes, timeout=asked.load_timeout
+            )
+            if failures:
+                raise _unconfirmed(f"load {asked.path}", failures)
+            told = await self.advance(members, version=asked.version, epoch=epoch, flush_cache=asked.flushes)
+            answer = await self.resume(members, epoch=epoch)
+        except DomainError as error:
+            if await self._is_done(members, asked):
+                # Another proxy was asked as well, and was faster.
+                return self._answer(Coverage(members))
+            if isinstance(error, Stale):
+                raise
+            message = f"{error.message} The fleet stays paused (epoch {epoch})."
+            raise errors.LoadFailed(message, _with_failures(self._answer(Coverage(members)), failures)) from error
+        missed = [each for each in told["failed"] if each["ordinal"] in answer["ordinals"]]
+        answer["ordinals"] = [each for each in answer["ordinals"] if each in told["ordinals"]]
+        return {**answer, "failed": [*answer["failed"], *missed]}
+
+    async def _is_done(self, members: Sequence[FleetMember], asked: LoadFromDisk) -> bool:
+        """Whether it has ended well already. Raises Stale where version or epoch is older than what is known."""
+        newest = _newest((await self._known(Coverage(members))).values())
+        weight_state.advanced(newest, version=asked.version, epoch=asked.epoch)
+        return newest.gate.order == (asked.epoch, True) and newest.versions.version == asked.version
 
     async def recover(
         self, members: Sequence[FleetMember], recovery: Recovery, *, confirmed: bool = False
@@ -450,6 +514,12 @@ def _too_far(known: Versions, recovery: Recovery, at_stake: AtStake, coverage: d
     message += '. Nothing was changed. If that is intended, send "confirm": true; else name the checkpoint\'s version.'
     stands = {"run": known.run, "version": known.version, "would_drop": asdict(at_stake), **coverage}
     return errors.RecoveryTooFar(message, stands)
+
+
+def _log_failure(load: asyncio.Task[dict[str, Any]]) -> None:
+    """Its callers may have gone."""
+    if not load.cancelled() and load.exception() is not None:
+        logger.warning("%s: %s", load.get_name(), load.exception())
 
 
 def _newer_pause(epoch: int, why: BaseException) -> bool:

@@ -10,6 +10,7 @@ from rolloutfleet.wire import (
     LAST_EPOCH,
     Continue,
     Epoch,
+    LoadFromDisk,
     Pause,
     Recover,
     Run,
@@ -95,6 +96,16 @@ async def go_on(others: Others, services: TheServices, asked: Continue | None = 
     """Engines go on, then proxies. An older epoch is 409 with the current one."""
     asked = asked or Continue()
     return _answer(await services.fleet_weights.resume(others, epoch=asked.epoch))
+
+
+@router.post("/load-from-disk", responses={200: {"model": Weights}})
+async def load_from_disk(asked: LoadFromDisk, others: Others, services: TheServices) -> Response:
+    """Pause, let every engine load a checkpoint, set the version, continue: answers when all of it is done.
+
+    Where it fails after the pause, it is 502 `load_failed`, and the fleet stays paused. Made again with the same epoch
+    it is the same update.
+    """
+    return _answer(await services.fleet_weights.load(others, asked))
 
 
 @router.get(STATE_PATH)

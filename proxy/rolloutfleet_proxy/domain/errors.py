@@ -364,6 +364,10 @@ class PauseFailed(StepRefused):
         self.code = reason.code
 
 
+class LoadFailed(StepRefused, code=codes.LOAD_FAILED):
+    """Weights were not loaded everywhere, or what follows failed: the fleet stays paused."""
+
+
 class StillGenerating(DomainError, code=codes.PAUSE_TIMEOUT):
     """Calls of this proxy are in flight when all should have ended."""
 

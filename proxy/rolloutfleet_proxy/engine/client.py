@@ -55,6 +55,8 @@ _END_OF_STREAM = 0.25
 """Seconds that a complete stream has to end in; then its connection is closed rather than kept."""
 _SHOWN_AT_ONCE = 1000
 _MAX_ERROR_BODY = 1 << 16
+_MOST_SAID = 500
+"""Characters of what an engine says of a command."""
 _KEYS_REMEMBERED = 16
 
 _UNCONFIRMED = "it answered with status {}"
@@ -70,7 +72,12 @@ class _Workers(Struct):
     workers: list[_Worker]
 
 
+class _Success(Struct):
+    success: bool = True
+
+
 _decode_workers = msgspec.json.Decoder(_Workers).decode
+_decode_success = msgspec.json.Decoder(_Success).decode
 
 
 class GatewayKey:
@@ -311,6 +318,11 @@ class Engine:
         """Let every engine go on; those that didn't confirm, with the error."""
         return await self._tell_all("/continue_generation", {}, timeout=timeout)
 
+    async def load(self, path: str, version: int, *, flush_cache: bool, timeout: float) -> dict[str, str]:
+        """Let every engine load a checkpoint under this version; those that didn't, with what they said."""
+        content = {"model_path": path, "weight_version": str(version), "flush_cache": flush_cache}
+        return await self._tell_all("/update_weights_from_disk", content, timeout=timeout)
+
     async def any_paused(self) -> bool:
         """Whether an engine says that it is not ready for requests; one that doesn't say counts as ready.
 
@@ -348,12 +360,15 @@ class Engine:
 
     async def _tell(self, url: str, content: dict[str, Any], *, timeout: float) -> str | None:
         try:
-            status, _ = await self._ask("POST", url, content, timeout=timeout)
+            status, body = await self._ask("POST", url, content, timeout=timeout)
         except TimeoutError:
             return f"no answer within {timeout:g} s"
         except (aiohttp.ClientError, OSError) as error:
             return failure_in_words(error)
-        return None if _confirms(status) else _UNCONFIRMED.format(status)
+        if _confirms(status) and not _says_failure(body):
+            return None
+        _, said = error_said(self._key.left_out_of(body.decode("utf-8", "replace")).encode())
+        return _UNCONFIRMED.format(status) + (f": {said[:_MOST_SAID]}" if said else "")
 
     async def _ask(
         self,
@@ -385,6 +400,14 @@ def shown(url: str) -> str:
 
 def _confirms(status: int) -> bool:
     return 200 <= status < 300
+
+
+def _says_failure(body: bytes) -> bool:
+    """Whether SGLang's answer to a command has `success: false`."""
+    try:
+        return _decode_success(body).success is False
+    except (ValueError, RecursionError):
+        return False
 
 
 def _bearer(key: str) -> dict[str, str]:

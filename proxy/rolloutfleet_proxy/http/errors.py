@@ -95,6 +95,7 @@ STATUSES: Final[Mapping[type[DomainError], int]] = {
     errors.DiskFailed: 500,
     errors.DamageFound: 500,
     errors.EngineError: 502,
+    errors.LoadFailed: 502,
     errors.EvidenceRefused: 502,
     errors.Unavailable: 503,
     errors.KeptOnVolume: 503,

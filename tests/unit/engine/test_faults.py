@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import faults
-from rolloutfleet_engine.faults import KINDS, SPOILERS, Fault
+from rolloutfleet_engine.faults import KINDS, LOAD_FAULTS, SPOILERS, Fault
 
 
 @pytest.fixture(autouse=True)
@@ -177,10 +177,21 @@ async def test_the_queue_over_http(engine: Callable[..., Any], prompt: list[int]
 
 
 async def test_calls_are_counted_once(engine: Callable[..., Any], prompt: list[int]) -> None:
-    kinds = [kind for kind in KINDS if kind not in ("never", "slow", "cut_stream")]
+    kinds = [kind for kind in KINDS if kind not in ("never", "slow", "cut_stream", *LOAD_FAULTS)]
     asker = engine(faults=[Fault(kind=kind, after_tokens=3) for kind in kinds])
     for _ in range(len(kinds) + 2):
         await asker.post("/generate", **asker.body(prompt))
     counters = await asker.counters()
     assert counters["received"] == len(kinds) + 2
     assert (counters["faults"], counters["finished"]) == (len(kinds), 2)
+
+
+async def test_a_load_fails_and_changes_no_weights_where_asked(engine: Callable[..., Any], prompt: list[int]) -> None:
+    asker = engine(weight_version="1", faults=[Fault(kind="load_fails", message="no such file")])
+    assert (await asker.generate(prompt))["meta_info"]["weight_version"] == "1"
+    refused = await asker.post("/update_weights_from_disk", model_path="x", weight_version="2")
+    assert (refused.status_code, refused.json()["success"]) == (400, False)
+    assert refused.json()["message"] == "no such file"
+    assert (await asker.generate(prompt))["meta_info"]["weight_version"] == "1"
+    assert (await asker.post("/update_weights_from_disk", model_path="x", weight_version="2")).json()["success"]
+    assert (await asker.generate(prompt))["meta_info"]["weight_version"] == "2"

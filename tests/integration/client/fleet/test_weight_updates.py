@@ -134,6 +134,33 @@ async def test_a_body_that_fails_leaves_the_fleet_paused_and_says_so(two: Runnin
         await agree(two, version=before)
 
 
+async def test_weights_are_loaded_from_disk_while_agents_talk(two: Running) -> None:
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet, agents(fleet) as turns:
+        version = (await fleet.weights()).version
+        for mode in ("abort", "in_place"):
+            await turns_more(turns, 2)
+            version += 1
+            answer = await fleet.load_from_disk(f"checkpoints/{version}", version, mode)
+            assert (answer.version, answer.paused, answer.failed, fleet.version) == (version, False, [], version)
+            assert await states(two) == [(version, answer.epoch, False)] * 2
+            assert {engine.weight_version() for engine in two.engines} == {str(version)}
+
+
+def test_an_engine_that_loads_nothing_is_named_and_leaves_the_fleet_paused(two: Running) -> None:
+    with Fleet(whereabouts(two), progress=False) as fleet:
+        version = fleet.weights().version + 1
+        two.engines[1].fault("load_fails", message="no such file")
+        with pytest.raises(StillPaused, match=rf"{two.engines[1].url}: .*400: no such file.* stays paused") as error:
+            fleet.load_from_disk("nowhere", version)
+        assert error.value.epoch == fleet.weights().epoch and fleet.weights().paused
+        assert not fleet.load_from_disk("somewhere", version).paused
+        assert {(each[0], each[2]) for each in states_of(two.proxies)} == {(version, False)}
+        with pytest.raises(BadArgument, match="version: 0 would go back"):
+            fleet.load_from_disk("somewhere", 0)
+        with pytest.raises(BadArgument, match="in_place"):
+            fleet.load_from_disk("somewhere", version, "in_place", flush_cache=True)
+
+
 async def test_a_version_that_goes_back_is_refused_before_anything_is_paused(two: Running) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         await fleet.set_version((await fleet.weights()).version + 1)

@@ -109,6 +109,10 @@ class SilentEngines:
         self.told.append("continue")
         return {}
 
+    async def load(self, path: str, version: int, *, flush_cache: bool, timeout: float) -> dict[str, str]:
+        self.told.append(f"load {path}")
+        return {}
+
 
 @dataclass
 class OneProxy:

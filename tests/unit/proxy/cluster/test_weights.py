@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.unit.proxy.services import Told
 from tests.unit.proxy.stores import new_turn
 
-from rolloutfleet.errors import FORBIDDEN_SCOPE, INVALID_REQUEST
-from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, StartSessions
+from rolloutfleet.errors import ENGINE_UNREACHABLE, FORBIDDEN_SCOPE, INVALID_REQUEST, LOAD_FAILED
+from rolloutfleet.wire import LAST_EPOCH, LAST_RUN, LoadFromDisk, StartSessions
 from rolloutfleet_proxy.cluster.weights import FleetMember, FleetWeights
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
@@ -70,9 +70,15 @@ class SimulatedEngines:
         self.mode: str | None = None
         self.changed = asyncio.Event()
         self.broken = False
+        self.known = ["http://engine"]
+        self.loaded: list[tuple[str, int, bool]] = []
+        """(path, version, whether it flushed) of each load that began."""
+        self.loading = 5.0
+        """Seconds that a load takes."""
+        self.says_no = False
 
     async def engines(self) -> list[str]:
-        return ["http://engine"]
+        return self.known
 
     async def pause(self, mode: str) -> dict[str, str]:
         await asyncio.sleep(self.chance.uniform(0, 1))
@@ -85,6 +91,11 @@ class SimulatedEngines:
         await asyncio.sleep(self.chance.uniform(0, 1))
         self._become(None)
         return {}
+
+    async def load(self, path: str, version: int, *, flush_cache: bool, timeout: float) -> dict[str, str]:
+        self.loaded.append((path, version, flush_cache))
+        await asyncio.sleep(self.loading)
+        return {"http://engine": "no such file"} if self.says_no else {}
 
     async def generate(self, seconds: float) -> bool:
         """False where it was cut. What comes while paused is held unbegun."""
@@ -261,6 +272,15 @@ class Fleet:
 
     async def resume(self, leader: int = 0, *, epoch: int | None = None) -> Any:
         return await self.nodes[leader].leads.resume(self.others(leader), epoch=epoch)
+
+    async def load(self, leader: int = 0, *, path: str = "step-1", version: int = 1, **more: Any) -> Any:
+        asked = LoadFromDisk(path=path, version=version, **more)
+        return await self.nodes[leader].leads.load(self.others(leader), asked)
+
+    def states(self) -> set[tuple[int, int, bool]]:
+        """(version, epoch, paused) of all."""
+        gates = [node.weights.gate.state for node in self.nodes]
+        return {(gate.versions.version, gate.gate.epoch, gate.gate.paused) for gate in gates}
 
 
 @dataclass(frozen=True)
@@ -452,6 +472,9 @@ class CutOff:
 
     async def resume(self) -> dict[str, str]:
         return await self.all.resume() if self.reached else {"http://engine": "it did not confirm"}
+
+    async def load(self, path: str, version: int, *, flush_cache: bool, timeout: float) -> dict[str, str]:
+        return await self.all.load(path, version, flush_cache=flush_cache, timeout=timeout)
 
 
 @pytest.mark.parametrize("leader", [0, 1])
@@ -719,3 +742,121 @@ def test_a_leader_whose_caller_goes_away_undoes_the_pause() -> None:
 
 
 def _unused(_: Awaitable[None]) -> None: ...
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "retract", "in_place"])
+def test_a_load_pauses_loads_sets_the_version_and_continues(mode: str) -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        fleet.work()
+        load = asyncio.create_task(fleet.load(mode=mode, epoch=3))
+        while not fleet.engines.loaded:
+            await asyncio.sleep(0.1)
+        assert fleet.states() == {(0, 3, True)} and fleet.engines.mode is not None
+        answer = await load
+        assert (answer["version"], answer["epoch"], answer["paused"]) == (1, 3, False)
+        assert (answer["ordinals"], answer["failed"]) == ([0, 1, 2], [])
+        assert fleet.states() == {(1, 3, False)} and fleet.engines.mode is None
+        assert fleet.engines.loaded == [("step-1", 1, mode != "in_place")]
+        flushed = {node.weights.gate.state.versions.flushed for node in fleet.nodes}
+        assert flushed == {0 if mode == "in_place" else 1}
+        await fleet.over()
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_does_not_load_is_named_and_the_fleet_stays_paused_until_it_does() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        fleet.engines.says_no = True
+        with pytest.raises(StepRefused) as failed:
+            await fleet.load(epoch=4)
+        assert (status_of(failed.value), failed.value.code) == (502, LOAD_FAILED)
+        assert (
+            "http://engine: no such file" in failed.value.message and "stays paused (epoch 4)" in failed.value.message
+        )
+        assert failed.value.beside["engines_failed"] == {"http://engine": "no such file"}
+        assert fleet.states() == {(0, 4, True)} and fleet.engines.mode == "abort"
+        fleet.engines.says_no = False
+        assert not (await fleet.load(1))["paused"]
+        assert fleet.states() == {(1, 5, False)}
+
+    asyncio.run(run())
+
+
+def test_a_load_asked_for_again_is_the_same_one_and_done_when_it_is_done() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        first, second = await asyncio.gather(fleet.load(epoch=1), fleet.load(epoch=1))
+        assert first == second and len(fleet.engines.loaded) == 1
+        for leader in (0, 1):
+            again = await fleet.load(leader, epoch=1)
+            assert (again["version"], again["epoch"], again["paused"]) == (1, 1, False)
+        assert len(fleet.engines.loaded) == 1
+        await fleet.load(version=2, epoch=2)
+        assert fleet.states() == {(2, 2, False)} and len(fleet.engines.loaded) == 2
+
+    asyncio.run(run())
+
+
+def test_a_load_goes_on_when_its_caller_has_gone() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3):
+                await fleet.load(epoch=1)
+        await asyncio.sleep(30)
+        assert fleet.states() == {(1, 1, False)}
+
+    asyncio.run(run())
+
+
+def test_a_load_whose_leader_died_is_done_over_by_another_one() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        first = asyncio.create_task(fleet.load(0, epoch=1))
+        while not fleet.engines.loaded:
+            await asyncio.sleep(0.1)
+        assert fleet.nodes[0].leads._loading is not None
+        fleet.nodes[0].leads._loading[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert fleet.states() == {(0, 1, True)}
+        assert not (await fleet.load(1, epoch=1))["paused"]
+        assert fleet.states() == {(1, 1, False)} and len(fleet.engines.loaded) == 2
+
+    asyncio.run(run())
+
+
+def test_a_load_led_by_two_proxies_at_once_ends_well_at_both() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        first = asyncio.create_task(fleet.load(0, epoch=1))
+        await asyncio.sleep(4)
+        fleet.engines.says_no = True  # a flush fails once the other one has let the engines go on
+        second = asyncio.create_task(fleet.load(1, epoch=1))
+        await asyncio.sleep(0.5)
+        fleet.engines.says_no = False
+        answers = await asyncio.gather(first, second)
+        assert {(answer["version"], answer["epoch"], answer["paused"]) for answer in answers} == {(1, 1, False)}
+        assert fleet.states() == {(1, 1, False)} and fleet.engines.mode is None
+
+    asyncio.run(run())
+
+
+def test_a_load_that_cannot_be_is_refused_before_anything_is_paused() -> None:
+    async def run() -> None:
+        fleet = Fleet(1)
+        await fleet.nodes[2].weights.advance(9)
+        with pytest.raises(Stale):
+            await fleet.load(version=8)
+        fleet.engines.known = []
+        with pytest.raises(DomainError) as refused:
+            await fleet.load(version=10)
+        assert refused.value.code == ENGINE_UNREACHABLE
+        fleet.engines.known, fleet.engines.broken = ["http://engine"], True
+        with pytest.raises(StepRefused):
+            await fleet.load(version=10, mode="in_place")
+        assert not any(node.weights.gate.paused for node in fleet.nodes) and not fleet.engines.loaded
+
+    asyncio.run(run())

@@ -535,6 +535,24 @@ async def test_an_engine_that_does_not_confirm_is_named(server: Server, others: 
     assert "2 s" in failed[silent.url]
 
 
+async def test_an_engine_that_loads_no_weights_is_named_with_its_words_but_not_the_key(
+    server: Server, others: list[Server]
+) -> None:
+    refused, quiet = others
+    refused.behaviour = lambda exchange: exchange.answer({"success": False, "message": "no file; key s3cret"}, 400)
+    quiet.behaviour = lambda exchange: exchange.answer({"success": False, "message": "rolled back"})
+    urls = [other.url for other in others]
+    async with client(server, engine_urls=urls, api_key="s3cret") as engine:
+        failed = await engine.load("step-8", 8, flush_cache=False, timeout=60)
+    assert failed == {
+        refused.url: "it answered with status 400: no file; key [key]",
+        quiet.url: "it answered with status 200: rolled back",
+    }
+    assert [(seen.path, seen.json()) for seen in refused.seen] == [
+        ("/update_weights_from_disk", {"model_path": "step-8", "weight_version": "8", "flush_cache": False})
+    ]
+
+
 async def test_the_gateway_knows_the_engines(server: Server, others: list[Server]) -> None:
     listed = {"workers": [{"url": f"{other.url}/", "is_healthy": True} for other in others], "total": 2}
     server.behaviour = lambda exchange: exchange.answer(listed)
