@@ -29,10 +29,11 @@ from rolloutfleet.fleet.exceptions import BadArgument
 from rolloutfleet.fleet.leases import ExportFile, Format
 from rolloutfleet.tensors import read_metadata
 from rolloutfleet.units import parse_quantity
-from rolloutfleet.wire import EXPORT_METADATA_KEY, TRAINED_OUTCOMES, Credit, ExportStyle, LineageKind, Outcome
+from rolloutfleet.wire import EXPORT_METADATA_KEY, TRAINED_OUTCOMES, Credit, ExportStyle, Included, LineageKind, Outcome
 
 KINDS: Final = ", ".join(get_args(LineageKind))
 OUTCOMES: Final = ", ".join(get_args(Outcome))
+INCLUDED: Final = ", ".join(get_args(Included))
 
 TRAJECTORIES: Final = "trajectory", "trajectories"
 
@@ -80,6 +81,10 @@ def export(
             f" [default: {', '.join(TRAINED_OUTCOMES)}].",
         ),
     ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option("--include", metavar="PART", help=f"What rows have as well: {INCLUDED}; may be repeated."),
+    ] = None,
     lease_seconds: Annotated[
         float | None,
         typer.Option(
@@ -107,6 +112,8 @@ def export(
         raise wrong(f"--context {unknown[0]} is not a kind of lineage; one of {KINDS}")
     if unknown := [outcome for outcome in train or () if outcome not in get_args(Outcome)]:
         raise wrong(f"--train {unknown[0]} is not an outcome; one of {OUTCOMES}")
+    if unknown := [part for part in include or () if part not in get_args(Included)]:
+        raise wrong(f"--include {unknown[0]} is not a part of rows; one of {INCLUDED}")
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
     wanted: dict[str, Any] = {
@@ -117,6 +124,7 @@ def export(
         "lineages": dict.fromkeys(context or (), "context"),
         "credit": credit,
         "train": train or TRAINED_OUTCOMES,
+        "include": include or (),
     }
     folder = None if to is None else _folder(output, form, acknowledge)
     if folder is None:

@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from math import nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory
-from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory
+from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory, Included
 
 Record = dict[str, Any]
 
 TEXTS: Final = ("trajectory_id", "session_id", "group_id", "task_id", "metadata", "outcome", "outcome_reason", "marked")
 NUMBERS: Final = ("run", "version", "oldest_version")
 """What each record of a trajectory says of it, under the names that it has there."""
+INCLUDED: Final = get_args(Included)
+"""What each record has of its row's conversation; null unless the export includes it."""
 
 
 def records(trajectory: Trajectory) -> Iterator[Record]:
@@ -42,6 +44,8 @@ def records(trajectory: Trajectory) -> Iterator[Record]:
             "row": index,
             "reward": row.reward,
             **tensors,
+            "messages": row.messages,
+            "tools": row.tools,
             "turns": [trajectory.turns[place].model_dump() for place in path],
         }
 
@@ -122,8 +126,8 @@ class JsonlWriter(PartWriter):
 
 
 class ParquetWriter(PartWriter):
-    """A record a row, in row groups of some megabytes. `metadata`, each turn's `message` and the `chat_template_kwargs`
-    of its `sampling` are JSON text."""
+    """A record a row, in row groups of some megabytes. `metadata`, `messages`, `tools`, each turn's `message` and the
+    `chat_template_kwargs` of its `sampling` are JSON text."""
 
     def __init__(self, file: Path) -> None:
         self._arrow = load_pyarrow()
@@ -135,10 +139,12 @@ class ParquetWriter(PartWriter):
     def add(self, trajectory: Trajectory) -> None:
         for record in records(trajectory):
             flat = record | {"metadata": _text(record["metadata"])}
+            included = {name: _text(record[name]) for name in INCLUDED if record[name] is not None}
+            flat |= included
             flat["turns"] = [_flat_turn(turn) for turn in record["turns"]]
             self._waiting.append(flat)
             amount = sum(record[name].nbytes for name in TYPES) + RECORD_BYTES + len(flat["metadata"])
-            amount += sum(len(turn["message"]) for turn in flat["turns"])
+            amount += sum(len(turn["message"]) for turn in flat["turns"]) + sum(map(len, included.values()))
             self.written += amount
             self._waiting_bytes += amount
             if self._waiting_bytes >= ROW_GROUP_BYTES:
@@ -221,7 +227,10 @@ class SafetensorsWriter(PartWriter):
 
 def _described(trajectory: Trajectory) -> str:
     """All but its tensors, as JSON."""
-    rows = [ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward) for row in trajectory.rows]
+    rows = [
+        ExportedRow(turn_ids=list(row.turn_ids), reward=row.reward, messages=row.messages, tools=row.tools)
+        for row in trajectory.rows
+    ]
     said = {name: getattr(trajectory, name) for name in ExportedTrajectory.model_fields}
     return ExportedTrajectory.model_validate(said | {"rows": rows}).model_dump_json()
 
@@ -265,7 +274,8 @@ def _schema(arrow: Any) -> Any:
     named = [(name, text) for name in TEXTS]
     counted = [(name, whole) for name in (*NUMBERS, "row")]
     tensors = [(name, arrow.list_(arrow.from_numpy_dtype(kind))) for name, kind in TYPES.items()]
-    return arrow.schema([*named, *counted, ("reward", real), *tensors, ("turns", arrow.list_(turn))])
+    included = [(name, text) for name in INCLUDED]
+    return arrow.schema([*named, *counted, ("reward", real), *tensors, *included, ("turns", arrow.list_(turn))])
 
 
 def _text(value: Any) -> str:

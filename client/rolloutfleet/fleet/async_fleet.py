@@ -443,6 +443,7 @@ class AsyncFleet(FleetBase):
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
         credit: wire.Credit = "session",
         train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
+        include: Iterable[wire.Included] = (),
         as_: Literal["tensors", "shards"] = "tensors",
         lease_seconds: float = 600.0,
         page: int = 16,
@@ -458,7 +459,8 @@ class AsyncFleet(FleetBase):
         waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
         all exportable. `lineages={"subagent": "context"}` trains no turn of that kind. Rows without a reward of
         their own get the session's, unless `credit="branch"`. A session without a reward whose outcome is not among
-        `train` comes without a token to train. `page` trajectories are leased at once, and `prefetch`
+        `train` comes without a token to train. `include=["messages", "tools"]` gives rows the messages of their
+        conversation and the tools that were declared. `page` trajectories are leased at once, and `prefetch`
         pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
@@ -473,6 +475,7 @@ class AsyncFleet(FleetBase):
             "lineages": dict(lineages or {}),
             "credit": credit,
             "train": list(train),
+            "include": list(include),
             "as_": as_,
             "lease_seconds": lease_seconds,
             "count": count,
@@ -543,6 +546,7 @@ class AsyncFleet(FleetBase):
         lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
         credit: wire.Credit = "session",
         train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
+        include: Iterable[wire.Included] = (),
         lease_seconds: float = 600.0,
         form: Format = "json",
     ) -> ExportFile:
@@ -557,6 +561,7 @@ class AsyncFleet(FleetBase):
             "lineages": dict(lineages or {}),
             "credit": credit,
             "train": list(train),
+            "include": list(include),
             "lease_seconds": lease_seconds,
         }
         return await export_file(self._proxies, valid(wire.AskExport, values), form=form)

@@ -50,6 +50,10 @@ class Row:
     """`input_ids` int64, `loss_mask` uint8 (1 on what is trained here), `logprobs` float32 (0 where the mask is 0),
     `versions` int32 and `turn_ids` int32 (-1 where the mask is 0), all [tokens]. `turn_ids` index into `turns` of the
     row's own trajectory. Exported as shards, references to them."""
+    messages: list[dict[str, Any]] | None = None
+    """Those of its conversation, in OpenAI's form, its last answer included; None unless the export includes them."""
+    tools: list[Any] | None = None
+    """Those that its requests declared, [] where none; None unless the export includes them."""
 
     @property
     def tokens(self) -> int:
@@ -139,7 +143,7 @@ def _from_safetensors(content: bytes) -> Page:
         # Copied, so that a row that is kept does not keep the whole answer.
         tensors = {name: flat[name][begin:end].copy() for name in TYPES}
         begin = end
-        return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
+        return _row(row, _own_turns(tensors, turns_before))
 
     return Page(export, tuple(_trajectories(export, read_row)))
 
@@ -147,9 +151,13 @@ def _from_safetensors(content: bytes) -> Page:
 def _from_lists(row: ExportedRow, turns_before: int) -> Row:
     given = row.tensors or {}
     if all(isinstance(value, dict) for value in given.values()):
-        return Row(tuple(row.turn_ids), row.reward, {name: RemoteTensor.from_json(given[name]) for name in given})
+        return _row(row, {name: RemoteTensor.from_json(given[name]) for name in given})
     tensors: dict[str, Array] = {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
-    return Row(tuple(row.turn_ids), row.reward, _own_turns(tensors, turns_before))
+    return _row(row, _own_turns(tensors, turns_before))
+
+
+def _row(said: ExportedRow, tensors: Mapping[str, Array | RemoteTensor]) -> Row:
+    return Row(tuple(said.turn_ids), said.reward, tensors, said.messages, said.tools)
 
 
 def _own_turns(tensors: dict[str, Array], turns_before: int) -> dict[str, Array | RemoteTensor]:

@@ -15,6 +15,7 @@ ExportStyle = Literal["concat", "individual"]
 LineageUse = Literal["train", "context"]
 Credit = Literal["branch", "session"]
 TRAINED_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "truncated")
+Included = Literal["messages", "tools"]
 ExportStatus = Literal["leased", "damaged", "not_ready", "leased_elsewhere", "evaluation", "gone", "unknown"]
 DumpState = Literal["ready", "importing", "imported"]
 
@@ -40,6 +41,8 @@ class AskExport(Request):
         exclude_if=lambda value: tuple(value) == TRAINED_OUTCOMES,
     )
     """Outcomes of sessions that are trained. Rows of others have no token to train, unless the session is rewarded."""
+    include: list[Included] = Field(default_factory=list, max_length=2, exclude_if=lambda value: not value)
+    """What rows have beside their tensors: the messages of their conversation, the tools that were declared."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 
@@ -81,6 +84,10 @@ class ExportedRow(Reply):
     turn_ids: list[str]
     reward: float | None
     tensors: dict[str, list[Any] | dict[str, Any]] | None = None
+    messages: list[dict[str, Any]] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """In OpenAI's form, from the first one to the last turn's answer; None where they are not included."""
+    tools: list[Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Empty where none were declared, None where they are not included."""
 
 
 class ExportedTrajectory(Reply):

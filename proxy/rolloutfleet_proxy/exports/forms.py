@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
-from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, LineageKind
+from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, Included, LineageKind
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import shown_facts
+from rolloutfleet_proxy.exports.conversations import (
+    INCLUDED_LIMIT,
+    TooMuchIncluded,
+    included_pieces,
+    included_size,
+)
 from rolloutfleet_proxy.exports.rows import (
     TENSORS,
     Row,
@@ -56,6 +62,7 @@ class Plan:
     turns: dict[int, ExportTurn]
     """Its own turns, and all that they extend."""
     rows: list[Row]
+    include: list[Included]
     first_index: int
     """The place of its first turn among the export's."""
 
@@ -90,6 +97,7 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
         context=asked.context,
         turns=turns,
         rows=made,
+        include=asked.include,
         first_index=first_index,
     )
 
@@ -116,6 +124,15 @@ TensorsAsJson = Callable[[Row], Iterator[bytes]]
 
 class HeaderTooLarge(Exception):
     """The messages and metadata of an export don't fit in the header of a safetensors file."""
+
+
+def check_included(read: Read[Any], granted: Grant) -> None:
+    """Raises TooMuchIncluded where one answer can't hold what rows are to have; ExportGone."""
+    size = 0
+    for plan in _plans(read, granted):
+        size += included_size(read, plan.member, (path(plan.turns, row.last) for row in plan.rows))
+        if size > INCLUDED_LIMIT:
+            raise TooMuchIncluded
 
 
 def json_pieces(
@@ -178,11 +195,13 @@ def _json(
         if place:
             yield b","
         messages = read(partial(load_messages, member=plan.member, numbers=plan.kept))
-        yield from _trajectory(plan, messages, None if tensors is None else tensors(plan))
+        yield from _trajectory(read, plan, messages, None if tensors is None else tensors(plan))
     yield b"]}"
 
 
-def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson | None) -> Iterator[bytes]:
+def _trajectory(
+    read: Read[Any], plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson | None
+) -> Iterator[bytes]:
     trajectory = plan.trajectory
     head = {
         "trajectory_id": plan.member.trajectory_id,
@@ -202,11 +221,12 @@ def _trajectory(plan: Plan, messages: dict[int, bytes], tensors: TensorsAsJson |
     for place, row in enumerate(plan.rows):
         turn_ids = [plan.turns[number].name for number in row.own]
         described = _encode({"turn_ids": turn_ids, "reward": row.reward})
-        yield (b"," if place else b"") + (described if tensors is None else described[:-1])
+        yield (b"," if place else b"") + described[:-1]
+        yield from included_pieces(read, plan.member, path(plan.turns, row.last), plan.include)
         if tensors is not None:
             yield b',"tensors":'
             yield from tensors(row)
-            yield b"}"
+        yield b"}"
     yield b"]}"
 
 

@@ -12,7 +12,8 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskError, InvalidRequest
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
-from rolloutfleet_proxy.exports.forms import HeaderTooLarge, json_pieces, safetensors
+from rolloutfleet_proxy.exports.conversations import INCLUDED_LIMIT, TooMuchIncluded
+from rolloutfleet_proxy.exports.forms import HeaderTooLarge, check_included, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
@@ -107,6 +108,15 @@ class ExportService:
             "failed": [],
         }
         read = self.store.reader.run_blocking
+        if granted.asked.include:
+            try:
+                await asyncio.to_thread(check_included, read, granted)
+            except TooMuchIncluded:
+                await self._give_back(granted)
+                raise InvalidRequest(
+                    f"This export would include more than {INCLUDED_LIMIT >> 20} MiB of messages and tools. Nothing is "
+                    "leased: ask for fewer trajectories, or without include."
+                ) from None
         if granted.asked.as_ == SHARDS:
             await self._put_shards(granted)
             refer = references(self.store.owner, self.settings.public_address)

@@ -101,6 +101,27 @@ def load_messages(connection: sqlite3.Connection, member: Member, numbers: Itera
     return dict(_columns(connection, member, numbers, "output"))
 
 
+def load_conversation(
+    connection: sqlite3.Connection, member: Member, numbers: Sequence[int]
+) -> list[tuple[bytes, bytes]]:
+    """(messages that its request added, its output) of each turn as JSON, in order of commit. Raises ExportGone."""
+    found = _columns(connection, member, numbers, "messages, output")
+    return [(added, output) for _, added, output in sorted(found)]
+
+
+def load_conversation_sizes(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, int]:
+    """Bytes of what each turn has of its conversation: its messages, its output, tools. Raises ExportGone."""
+    size = "length(messages) + length(output) + coalesce(length(tools), 0)"
+    return dict(_columns(connection, member, numbers, size))
+
+
+def load_tools(connection: sqlite3.Connection, member: Member, number: int) -> bytes | None:
+    """Tools and template arguments of the first turn of a conversation, as JSON; None of one without them. Raises
+    ExportGone."""
+    [(_, tools)] = _columns(connection, member, [number], "tools")
+    return tools  # type: ignore[no-any-return]
+
+
 def load_ids(connection: sqlite3.Connection, member: Member, numbers: Iterable[int]) -> dict[int, bytes]:
     """The new prompt and the output of each turn, as int32. Raises ExportGone."""
     return {

@@ -509,6 +509,22 @@ FAULTS = [
         ("cluster/test_weights.py",),
     ),
     Fault(
+        "an-included-conversation-lacks-what-the-model-said",
+        Promise.CAPTURE,
+        PROXY,
+        "filter(None, (added[1:-1], output))",
+        "filter(None, (added[1:-1],))",
+        ("exports/test_included.py",),
+    ),
+    Fault(
+        "an-export-includes-any-amount",
+        Promise.SHARDS,
+        PROXY,
+        "        if size > INCLUDED_LIMIT:\n",
+        "        if False:\n",
+        ("exports/test_included.py",),
+    ),
+    Fault(
         "a-recovery-drops-its-own-version",
         Promise.RECOVERY,
         PROXY,

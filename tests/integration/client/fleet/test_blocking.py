@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.fleets import Fleet as Running
-from tests.integration.client.fleet.agents import talk_all
+from tests.integration.client.fleet.agents import say, talk_all
 from tests.integration.client.fleet.conftest import key_file
 from tests.integration.client.fleet.leases import ended_group, taken, until_a_lease_lapses
 from tests.integration.client.fleet.trainers import Trainer
@@ -246,3 +247,28 @@ def test_a_local_fleets_file_is_all_that_is_needed(pair: Running, tmp_path: Path
         assert [each.ordinal for each in fleet.proxies()] == [0, 1]
         assert [engine.url for engine in fleet.engines] == [engine.url for engine in pair.engines]
         assert fleet.whereabouts.proxies() == tuple(proxy.url for proxy in pair.proxies)
+
+
+def test_an_export_includes_what_agents_of_any_api_said_and_the_tools_that_they_declared(fleet: Fleet) -> None:
+    look = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": look}]
+    with fleet.start_session() as session:
+        messages, _ = say(session, [{"role": "user", "content": "Begin."}], tools=tools)
+        messages, _ = say(session, [*messages, {"role": "user", "content": "Go on."}], tools=tools)
+    with fleet.start_session() as other:
+        body = {"model": "simulated", "max_tokens": 20, "system": "Be brief.", "messages": messages[:1]}
+        said = httpx.post(
+            f"{other.base_url}/messages", headers={"x-api-key": other.api_key}, json=body, timeout=PATIENCE
+        )
+        assert said.status_code == 200, said.text
+    with fleet.export(session_ids=[session, other], include=["messages", "tools"], wait=True) as export:
+        rows = {trajectory.session_id: trajectory.rows for trajectory in export}
+    [row] = rows[session.session_id]
+    assert [each["role"] for each in row.messages or []] == ["user", "assistant", "user", "assistant"]
+    for exported, known in zip(row.messages or [], messages, strict=True):
+        assert exported["content"] == known["content"]
+        assert exported.get("reasoning_content") == known.get("reasoning_content")
+    assert row.tools == tools
+    [row] = rows[other.session_id]
+    assert [each["role"] for each in row.messages or []] == ["system", "user", "assistant"]
+    assert row.tools == []
