@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from rolloutfleet.fleet import Whereabouts as Whereabouts
     from rolloutfleet.remote_tensors import RemoteTensor as RemoteTensor
     from rolloutfleet.remote_tensors import RemoteTensors as RemoteTensors
+    from rolloutfleet.scoring import score as score
     from rolloutfleet.staleness import StalenessManager as StalenessManager
 
 _NAMES = {
     "rolloutfleet.fleet": ("AsyncFleet", "Command", "Fleet", "FleetError", "Trajectory", "Whereabouts"),
     "rolloutfleet.remote_tensors": ("RemoteTensor", "RemoteTensors"),
+    "rolloutfleet.scoring": ("score",),
     "rolloutfleet.staleness": ("StalenessManager",),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}

@@ -211,7 +211,7 @@ def logprob_fields(plan: Plan, prompt: list[int], call: Call, count: int, *, mod
     start = -1 if request.logprob_start_len is None else request.logprob_start_len
     prompt = prompt[start:] if start >= 0 else []
     given: list[float | None] = [-float(token_id % 64) / 16 for token_id in prompt]
-    if start == 0:
+    if start >= 0:
         given[:1] = [None][: len(given)]
     with_text = bool(request.return_text_in_logprobs)
     inputs = logprob_entries(prompt, given, model=model, with_text=with_text)

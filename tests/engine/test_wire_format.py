@@ -88,6 +88,7 @@ GENERATIONS: dict[str, dict[str, JSON]] = {
     "without log-probabilities": {"return_logprob": False},
     "two top log-probabilities": {"top_logprobs_num": 2},
     "with the prompt's log-probabilities": {"logprob_start_len": 0},
+    "with those of the prompt's end": {"logprob_start_len": 3},
     "with texts beside log-probabilities": {"return_text_in_logprobs": True},
     "no tokens asked": {"sampling": {"max_new_tokens": 0}},
     "a stop token": {"sampling": {"stop_token_ids": list(range(2048)), "ignore_eos": False}},

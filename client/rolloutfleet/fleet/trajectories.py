@@ -4,7 +4,7 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -54,6 +54,8 @@ class Row:
     """Those of its conversation, in OpenAI's form, its last answer included; None unless the export includes them."""
     tools: list[Any] | None = None
     """Those that its requests declared, [] where none; None unless the export includes them."""
+    turns: tuple[ExportedTurn, ...] = field(default=(), repr=False)
+    """All of its trajectory's, into which the tensor `turn_ids` indexes."""
 
     @property
     def tokens(self) -> int:
@@ -125,10 +127,11 @@ RowReader = Callable[[ExportedRow, int], Row]
 def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
     turns_before = 0
     for found in export.trajectories:
-        rows = tuple(read_row(row, turns_before) for row in found.rows)
-        turns_before += len(found.turns)
+        turns = tuple(found.turns)
+        rows = tuple(replace(read_row(row, turns_before), turns=turns) for row in found.rows)
+        turns_before += len(turns)
         of_the_export = {"run": export.run, "version": export.version, "lease_id": str(export.lease_id)}
-        yield Trajectory(**dict(found) | {"turns": tuple(found.turns), "rows": rows} | of_the_export)
+        yield Trajectory(**dict(found) | {"turns": turns, "rows": rows} | of_the_export)
 
 
 def _from_safetensors(content: bytes) -> Page:

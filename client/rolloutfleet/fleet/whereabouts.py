@@ -32,8 +32,13 @@ class EngineAddress:
     """An engine of a local fleet, to call it directly: `httpx.post(f"{engine.url}/…", headers=engine.headers)`."""
 
     url: str
-    headers: Mapping[str, str] = field(repr=False)
-    """They have the key that it requires."""
+    api_key: str | None = field(repr=False)
+    """That it requires; None where it requires none."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """They have the key."""
+        return {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +106,10 @@ class Whereabouts:
         """The engines, which a local fleet's file names; none of other fleets. Raises BadArgument."""
         if self.book is None:
             return ()
-        entries, headers = _entries(self.book), {}
+        entries, key = _entries(self.book), None
         if entries.engine_key_file is not None:
-            headers["authorization"] = f"Bearer {_read_key('path', entries.engine_key_file, 'engine')}"
-        return tuple(EngineAddress(url, headers) for url in entries.engines)
+            key = _read_key("path", entries.engine_key_file, "engine")
+        return tuple(EngineAddress(url, key) for url in entries.engines)
 
     def proxies(self) -> tuple[str, ...]:
         """The addresses of all proxies now, asked of the first that answers. For one-time use in a process of its own.

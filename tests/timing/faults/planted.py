@@ -509,6 +509,14 @@ FAULTS = [
         ("cluster/test_weights.py",),
     ),
     Fault(
+        "rows-of-any-temperature-are-scored",
+        Promise.SAMPLING,
+        CLIENT,
+        "sampled.temperature not in (None, 1.0)",
+        "False",
+        ("client/test_scoring.py",),
+    ),
+    Fault(
         "an-included-conversation-lacks-what-the-model-said",
         Promise.CAPTURE,
         PROXY,

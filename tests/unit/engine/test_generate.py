@@ -97,7 +97,7 @@ async def test_logprobs_of_the_prompt_begin_where_asked_and_texts_stand_beside_t
         meta = (await asker.generate(prompt, logprob_start_len=start, return_text_in_logprobs=True))["meta_info"]
         inputs = meta["input_token_logprobs"]
         assert [token_id for _, token_id, _ in inputs] == known
-        assert [value is None for value, _, _ in inputs] == [start == 0, *[False] * (len(known) - 1)]
+        assert [value is None for value, _, _ in inputs] == [True, *[False] * (len(known) - 1)]
         for _, token_id, text in inputs + meta["output_token_logprobs"]:
             assert text == model.decode([token_id], skip_special_tokens=False)
 
