@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall, beside_calls
@@ -39,25 +40,38 @@ Written = Callable[[str], str]
 """`reply_text.Alphabet.written`."""
 
 
-class CallReader(Protocol):
+class CallReader(ABC):
     """Reads the blocks of a chat format."""
 
-    @property
-    def quotes(self) -> bool:
-        """Whether strings are quoted, so that an end mark in one is surely none."""
-        ...
+    quotes: ClassVar[bool] = True
+    """Whether strings are quoted, so that an end mark in one is surely none."""
+    function: tuple[str, str] | None
+    """What is written around a function's name; None where calls are only read."""
+    end: str
+    """What is written behind the arguments."""
 
+    @abstractmethod
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
         """The body's pieces; None where it is no call."""
-        ...
 
     def is_open(self, body: str) -> bool:
         """Whether an end mark behind this stands within an argument."""
-        ...
+        return any(string[1] != '"' for string in _STRINGS.finditer(body))
 
     def within(self, written: Written) -> Self:
         """The same, its marks as a vocabulary has them."""
-        ...
+        return self
+
+
+class _OneCall(CallReader):
+    """A block is one call, and nothing beside it."""
+
+    @abstractmethod
+    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None: ...
+
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
+        call = self.call(body, declared, plain)
+        return None if call is None else [Piece(Kind.CALL, body, call)]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,8 +135,8 @@ def call_of(name: Any, arguments: str | None, call_id: str | None = None) -> Wri
     return WrittenCall(name, arguments if _is_unicode(arguments) else json.dumps(json.loads(arguments)), call_id)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonCalls:
+@dataclass(frozen=True)
+class JsonCalls(_OneCall):
     """`{"name": …, "arguments": {…}}`, or its arguments under any of the other `keys`.
 
     An `exact` object has no more members than these but `type`, and names a declared function.
@@ -131,15 +145,12 @@ class JsonCalls:
     keys: tuple[str, ...] = ("arguments", "parameters")
     exact: bool = False
 
-    quotes: ClassVar = True
+    function: tuple[str, str] = ('{"name": "', '", "arguments": ')
+    end: str = "}"
 
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
-        call = self.call(plain(body), declared)
-        return None if call is None else [Piece(Kind.CALL, body, call)]
-
-    def call(self, text: str, declared: Parameters, *, head: str = "") -> WrittenCall | None:
+    def call(self, body: str, declared: Parameters, plain: Plain = str, *, head: str = "") -> WrittenCall | None:
         """`head` is the function's name, where the object has none."""
-        members = json_object(text)
+        members = json_object(plain(body))
         if members is None:
             return None
         keys = [key for key in self.keys if key in members]
@@ -151,32 +162,25 @@ class JsonCalls:
             return None
         return call_of(name, arguments_of(members[keys[0]] if keys else None))
 
-    def is_open(self, body: str) -> bool:
-        return _ends_in_string(body)
 
-    def within(self, written: Written) -> Self:
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class NamedJson:
+@dataclass(frozen=True)
+class NamedJson(_OneCall):
     """A head that names the function, a mark, and JSON. `split` gives name, arguments and id of these two."""
 
     mark: str
     split: Callable[[str, str], tuple[str, str, str | None]]
+    function: tuple[str, str]
+    end: str = ""
 
-    quotes: ClassVar = True
-
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
+    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
         head, mark, rest = body.partition(self.mark)
         if not mark or _MARK.search(head):
             return None
         name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip())
-        call = call_of(name, arguments_of(arguments), call_id)
-        return None if call is None else [Piece(Kind.CALL, body, call)]
+        return call_of(name, arguments_of(arguments), call_id)
 
     def is_open(self, body: str) -> bool:
-        return _ends_in_string(body.partition(self.mark)[2])
+        return super().is_open(body.partition(self.mark)[2])
 
     def within(self, written: Written) -> Self:
         return replace(self, mark=written(self.mark))
@@ -201,7 +205,7 @@ def kimi_parts(head: str, rest: str) -> tuple[str, str, str | None]:
 
 
 @dataclass(frozen=True)
-class SpelledCalls:
+class SpelledCalls(CallReader):
     """Arguments one by one, strings as they are.
 
     `function` stands around a function's name, `argument` before a key, between key and value, and behind the value,
@@ -331,10 +335,6 @@ class SpelledCalls:
         return replace(self, function=(before, behind), argument=(key, between, close), end=written(self.end))
 
 
-def _ends_in_string(text: str) -> bool:
-    return any(string[1] != '"' for string in _STRINGS.finditer(text))
-
-
 def _joined(written: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in written.items()) + "}"
 
@@ -357,20 +357,20 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-_DSML_HEAD: Final = re.compile(r'<\uff5cDSML\uff5cinvoke name="([^"]*)">\s*')
+_DSML_NAME: Final = re.compile(r'([^"]*)">\s*')
 _DSML_PARAMETER: Final = re.compile(
     r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
 )
-_DSML_END: Final = re.compile(r"</\uff5cDSML\uff5cinvoke>")
 
 
-class DsmlCalls:
-    """DeepSeek V4's, which says of each argument whether it is a string."""
+class DsmlCalls(_OneCall):
+    """DeepSeek V4's, which says of each argument whether it is a string. A block begins with the function's name."""
 
-    quotes: ClassVar = False
+    quotes = False
+    function = None
 
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
-        head = _DSML_HEAD.match(body)
+    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
+        head = _DSML_NAME.match(body)
         written: dict[str, str] = {}
         at = 0 if head is None else head.end()
         while parameter := _DSML_PARAMETER.match(body, at):
@@ -380,14 +380,10 @@ class DsmlCalls:
             value = plain(text)
             written[name] = value if is_string == "false" and _is_json(value) else json.dumps(value, ensure_ascii=False)
             at = parameter.end()
-        call = None if head is None or not _DSML_END.fullmatch(body, at) else call_of(head[1], _joined(written))
-        return None if call is None else [Piece(Kind.CALL, body, call)]
+        return None if head is None or at < len(body) else call_of(head[1], _joined(written))
 
     def is_open(self, body: str) -> bool:
         return body.rfind("<\uff5cDSML\uff5cparameter") > body.rfind("</\uff5cDSML\uff5cparameter>")
-
-    def within(self, written: Written) -> Self:
-        return self
 
 
 def _is_json(text: str) -> bool:
@@ -398,15 +394,15 @@ def _is_json(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class GemmaCalls:
+@dataclass(frozen=True)
+class GemmaCalls(_OneCall):
     """Gemma 4's, with a notation of its own for arguments; `renderers` reads that."""
 
     quote: str = '<|"|>'
 
-    quotes: ClassVar = True
+    function = None
 
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
+    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
         from renderers.gemma4 import _ArgumentParser
 
         name, brace, arguments = plain(body).strip().partition("{")
@@ -417,8 +413,7 @@ class GemmaCalls:
             written = json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             return None
-        call = call_of(name.removeprefix("call:").strip(), written)
-        return None if call is None else [Piece(Kind.CALL, body, call)]
+        return call_of(name.removeprefix("call:").strip(), written)
 
     def is_open(self, body: str) -> bool:
         return body.count(self.quote) % 2 == 1

@@ -41,6 +41,39 @@ Ends = Literal["never", "where it has no end", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What stands around calls: marks, and white space beside them that only the template writes."""
+
+    begin: str = ""
+    """Before the first call."""
+    other_begins: tuple[str, ...] = ()
+    """What is read as that."""
+    needs_begin: bool = False
+    """Whether calls are only calls behind it."""
+    opening: str = ""
+    """Before each call. Where that is nothing, several calls stand between `begin` and `end`."""
+    closing: str = ""
+    """Behind each."""
+    between: str = ""
+    end: str = ""
+    """Behind the last call."""
+    ends_line: bool = False
+    """Whether a line break may follow that."""
+
+    @property
+    def block(self) -> tuple[str, str]:
+        """The marks of what is read as a whole; empty where a whole reply is."""
+        begin, end = (self.opening, self.closing) if self.opening else (self.begin, self.end)
+        return begin.strip(), end.strip()
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """The marks around several blocks, the ends by the begins."""
+        begins = (self.begin, *self.other_begins) if self.opening and self.begin else ()
+        return {begin.strip(): self.end.strip() for begin in begins}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """How a format writes replies. White space that stands beside a mark is the template's."""
 
@@ -75,41 +108,8 @@ class Syntax:
     before_calls: str = ""
     """What stands between content and calls, where content keeps its white space."""
 
-    sections: tuple[tuple[str, str], ...] = ()
-    """What may stand around all calls."""
-    needs_section: bool = False
-    """Whether calls are only calls there."""
-    block: tuple[str, str] | None = None
-    """What calls begin and end with."""
-    keeps_marks: bool = False
-    """Whether these are read with what is between them."""
+    around: Around = Around()
     calls: CallReader | None = None
-
-    written: WrittenCalls | None = None
-    """What the grammar is made of; None where there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenCalls:
-    """The texts that calls are written with, marks among them."""
-
-    begin: str = ""
-    """Before the first call."""
-    opening: str = ""
-    """Before each call."""
-    function: tuple[str, str] = ("", "")
-    """Around a function's name."""
-    spelled: SpelledCalls | None = None
-    """What stands in the place of that, where arguments are written one by one and not as JSON."""
-    closing: str = ""
-    """Behind the arguments."""
-    between: str = ""
-    end: str = ""
-    """Behind the last call."""
-    ends_line: bool = False
-    """Whether a line break may follow that."""
-    alone: bool = False
-    """Whether a reply is text or one call, which begins with a brace and stands between no marks."""
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
@@ -118,28 +118,22 @@ _HERMES = Syntax(
     marks=_TOOL_CALL,
     gap="\n\n",
     call_ends_thought="where it has no end",
-    block=_TOOL_CALL,
+    around=Around(opening="<tool_call>\n", closing="\n</tool_call>", between="\n"),
     calls=JsonCalls(),
-    written=WrittenCalls(
-        opening="<tool_call>\n",
-        function=('{"name": "', '", "arguments": '),
-        closing="}\n</tool_call>",
-        between="\n",
+)
+_QWEN_XML = replace(
+    _HERMES,
+    calls=SpelledCalls(
+        ("<function=", ">\n"), ("<parameter=", ">\n", "\n</parameter>\n"), "</function>", python_words=True
     ),
 )
-_QWEN_CALLS = SpelledCalls(
-    ("<function=", ">\n"), ("<parameter=", ">\n", "\n</parameter>\n"), "</function>\n", python_words=True
-)
-_QWEN_WRITTEN = WrittenCalls(opening="<tool_call>\n", spelled=_QWEN_CALLS, closing="</tool_call>", between="\n")
-_QWEN_XML = replace(_HERMES, calls=_QWEN_CALLS, written=_QWEN_WRITTEN)
-_NEMOTRON = replace(_QWEN_XML, gap="\n", written=replace(_QWEN_WRITTEN, ends_line=True))
+_NEMOTRON = replace(_QWEN_XML, gap="\n", around=replace(_HERMES.around, ends_line=True))
 
 _GLM_MARKS = (*_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 
 
 def _glm(*, line: str) -> Syntax:
     """`line` ends the lines that a call is written in."""
-    calls = SpelledCalls(("", line), ("<arg_key>", f"</arg_key>{line}<arg_value>", f"</arg_value>{line}"))
     return Syntax(
         answers=("<|assistant|>",),
         header="",
@@ -149,21 +143,14 @@ def _glm(*, line: str) -> Syntax:
         thinks_unasked=False,
         thinks_again=True,
         call_ends_thought="always",
-        block=_TOOL_CALL,
-        calls=calls,
-        written=WrittenCalls(
-            opening="<tool_call>",
-            spelled=calls,
-            closing="</tool_call>",
-            between=line,
-        ),
+        around=Around(opening="<tool_call>", closing="</tool_call>", between=line),
+        calls=SpelledCalls(("", line), ("<arg_key>", f"</arg_key>{line}<arg_value>", f"</arg_value>{line}")),
     )
 
 
 def _laguna(*, line: str, verbatim: bool) -> Syntax:
     """GLM's, but for the marks of arguments, which are text."""
     glm = _glm(line=line)
-    assert glm.written is not None
     return replace(
         glm,
         answers=("<assistant>",),
@@ -175,25 +162,19 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
         reasoning_strip="" if verbatim else None,
         content_strip="" if verbatim else "\n",
         lead="",
-        written=replace(glm.written, ends_line=bool(line)),
+        around=replace(glm.around, ends_line=bool(line)),
     )
 
 
 _MINIMAX_BLOCK = ("<minimax:tool_call>", "</minimax:tool_call>")
-_MINIMAX_CALLS = SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n")
 _MINIMAX = Syntax(
     answers=("]~b]",),
     header="]~b]ai\n",
     marks=_MINIMAX_BLOCK,
     gap="\n\n",
     call_ends_thought="where it has no end",
-    block=_MINIMAX_BLOCK,
-    calls=_MINIMAX_CALLS,
-    written=WrittenCalls(
-        begin="<minimax:tool_call>\n",
-        spelled=_MINIMAX_CALLS,
-        end="</minimax:tool_call>",
-    ),
+    around=Around(begin="<minimax:tool_call>\n", end="</minimax:tool_call>"),
+    calls=SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n"),
 )
 
 
@@ -201,9 +182,6 @@ def _hy(mark: str) -> str:
     return re.sub(r"<(/?\w+)>", r"<\1:opensource>", mark)
 
 
-_HY3_CALLS = SpelledCalls(
-    ("", _hy("<tool_sep>\n")), (_hy("<arg_key>"), _hy("</arg_key>\n<arg_value>"), _hy("</arg_value>\n"))
-)
 _HY3 = Syntax(
     answers=("<\uff5chy_Assistant:opensource\uff5c>",),
     header="<\uff5chy_Assistant:opensource\uff5c>",
@@ -215,15 +193,14 @@ _HY3 = Syntax(
         )
     ),
     think=("<think:opensource>", "</think:opensource>"),
-    sections=((_hy("<tool_calls>"), _hy("</tool_calls>")),),
-    block=(_hy("<tool_call>"), _hy("</tool_call>")),
-    calls=_HY3_CALLS,
-    written=WrittenCalls(
+    around=Around(
         begin=_hy("<tool_calls>\n"),
         opening=_hy("<tool_call>"),
-        spelled=_HY3_CALLS,
         closing=_hy("</tool_call>\n"),
         end=_hy("</tool_calls>"),
+    ),
+    calls=SpelledCalls(
+        ("", _hy("<tool_sep>\n")), (_hy("<arg_key>"), _hy("</arg_key>\n<arg_value>"), _hy("</arg_value>\n"))
     ),
 )
 
@@ -235,17 +212,14 @@ _KIMI = Syntax(
     header="<|im_assistant|>assistant<|im_middle|>",
     marks=_KIMI_MARKS,
     call_ends_thought="where it has no end",
-    sections=((_KIMI_MARKS[0], _KIMI_MARKS[1]),),
-    needs_section=True,
-    block=(_KIMI_MARKS[2], _KIMI_MARKS[4]),
-    calls=NamedJson(_KIMI_MARKS[3], kimi_parts),
-    written=WrittenCalls(
+    around=Around(
         begin=_KIMI_MARKS[0],
+        needs_begin=True,
         opening=_KIMI_MARKS[2],
-        function=("functions.", f":{INDEX}{_KIMI_MARKS[3]}"),
         closing=_KIMI_MARKS[4],
         end=_KIMI_MARKS[1],
     ),
+    calls=NamedJson(_KIMI_MARKS[3], kimi_parts, ("functions.", f":{INDEX}{_KIMI_MARKS[3]}")),
 )
 
 _DEEPSEEK_MARKS = tuple(
@@ -257,18 +231,15 @@ _DEEPSEEK = Syntax(
     header="<\uff5cAssistant\uff5c>",
     marks=_DEEPSEEK_MARKS,
     gap="\n\n",
-    sections=((_DEEPSEEK_MARKS[0], _DEEPSEEK_MARKS[1]),),
-    needs_section=True,
-    block=(_DEEPSEEK_MARKS[2], _DEEPSEEK_MARKS[3]),
-    calls=NamedJson(_DEEPSEEK_MARKS[4], deepseek_parts),
-    written=WrittenCalls(
+    around=Around(
         begin=_DEEPSEEK_MARKS[0],
+        needs_begin=True,
         opening=_DEEPSEEK_MARKS[2],
-        function=(f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"),
-        closing=f"\n```{_DEEPSEEK_MARKS[3]}",
+        closing=_DEEPSEEK_MARKS[3],
         between="\n",
         end=_DEEPSEEK_MARKS[1],
     ),
+    calls=NamedJson(_DEEPSEEK_MARKS[4], deepseek_parts, (f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"), "\n```"),
 )
 _DSML = "\uff5cDSML\uff5c"
 _DEEPSEEK_V4 = Syntax(
@@ -278,17 +249,20 @@ _DEEPSEEK_V4 = Syntax(
     call_ends_thought="always",
     content_strip="",
     before_calls="\n\n",
-    sections=tuple((f"<{_DSML}{name}>", f"</{_DSML}tool_calls>") for name in ("tool_calls", "toolcalls", "tool")),
-    block=(f"<{_DSML}invoke", f"</{_DSML}invoke>"),
-    keeps_marks=True,
+    around=Around(
+        begin=f"<{_DSML}tool_calls>",
+        other_begins=(f"<{_DSML}toolcalls>", f"<{_DSML}tool>"),
+        opening=f'<{_DSML}invoke name="',
+        closing=f"</{_DSML}invoke>",
+        end=f"</{_DSML}tool_calls>",
+    ),
     calls=DsmlCalls(),
 )
 _LLAMA = Syntax(
     answers=("<|end_header_id|>",),
     header="",
     think=None,
-    calls=JsonCalls(exact=True),
-    written=WrittenCalls(function=('{"name": "', '", "parameters": '), closing="}", alone=True),
+    calls=JsonCalls(exact=True, function=('{"name": "', '", "parameters": ')),
 )
 _GEMMA = Syntax(
     answers=("<|turn>", "<tool_response|>"),
@@ -298,7 +272,7 @@ _GEMMA = Syntax(
     think=("<|channel>", "<channel|>"),
     label="thought\n",
     call_ends_thought="where it has no end",
-    block=("<|tool_call>", "<tool_call|>"),
+    around=Around(opening="<|tool_call>", closing="<tool_call|>"),
     calls=GemmaCalls(),
 )
 
@@ -342,14 +316,7 @@ _TEMPLATE = Syntax(header="<|im_start|>assistant\n", reasoning_strip="", content
 TEMPLATES: Final[Mapping[str | None, Syntax]] = {
     None: _TEMPLATE,
     **{
-        parser: replace(
-            _TEMPLATE,
-            marks=syntax.marks,
-            sections=syntax.sections,
-            needs_section=syntax.needs_section,
-            block=syntax.block,
-            calls=syntax.calls,
-        )
+        parser: replace(_TEMPLATE, marks=syntax.marks, around=syntax.around, calls=syntax.calls)
         for parser, syntax in (
             ("qwen3", _HERMES),
             ("qwen3.5", _QWEN_XML),

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.tokens.call_grammar import Form, Wanted, either, json_value, optional, sequence, text, token
 from rolloutfleet_proxy.tokens.call_parameters import Parameters
+from rolloutfleet_proxy.tokens.call_reading import CallReader, SpelledCalls
 from rolloutfleet_proxy.tokens.call_syntax import INDEX, Syntax, Thinking
 from rolloutfleet_proxy.tokens.schemas import Schema
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
@@ -49,12 +50,11 @@ class ReplyGrammar:
         tokens = {mark: each for mark, each in ids.items() if each in vocabulary.marks}
         self._tokens = {mark: token(each) for mark, each in tokens.items()}
         self.thinks = bool(think) and all(mark in tokens for mark in think)
-        has_answer_mark = None not in vocabulary.convert_tokens_to_ids(syntax.answers[:1])
-        self.holds_calls = (
-            syntax.written is not None and has_answer_mark and all(map(tokens.__contains__, syntax.marks))
-        )
+        has_answer_mark = any(each is not None for each in vocabulary.convert_tokens_to_ids(syntax.answers[:1]))
+        is_written = syntax.calls is not None and syntax.calls.function is not None
+        self.holds_calls = is_written and has_answer_mark and all(map(tokens.__contains__, syntax.marks))
         """Whether there is a grammar of the format's tool calls."""
-        around = [begin for begin, _ in (*syntax.sections, *([syntax.block] if syntax.block else ()))]
+        around = filter(None, (*syntax.around.sections, syntax.around.block[0]))
         kept_out = (*tokens, *think, *around, *(vocabulary.decode([each]) for each in ends))
         self._kept_out = tuple(dict.fromkeys(kept_out))
         """What free text never holds."""
@@ -63,11 +63,10 @@ class ReplyGrammar:
 
     def of_calls(self, wanted: Wanted, thinking: Thinking) -> str:
         """For a reply to a prompt that leaves this of thoughts."""
-        assert self._syntax.written is not None, "no grammar of this format's calls"
         calls = self._calls(wanted)
         if wanted.required:
             reply = calls
-        elif self._syntax.written.alone:
+        elif not self._syntax.around.block[0]:
             said = sequence([_NO_CALL, self._free])
             reply = [either([said, sequence(calls)] if calls else [said])]
         else:
@@ -102,35 +101,35 @@ class ReplyGrammar:
         return [optional(sequence([*lead, opened, *_texts(syntax.label), *thought]))]
 
     def _calls(self, wanted: Wanted) -> list[Form]:
-        written = self._syntax.written
-        if written is None or not wanted.functions:
+        around, reader = self._syntax.around, self._syntax.calls
+        if not wanted.functions:
             return []
-        before, behind = written.function if written.spelled is None else written.spelled.function
-        closing = written.closing if written.spelled is None else written.spelled.end + written.closing
-        arguments = self._arguments()
+        assert reader is not None and reader.function is not None, "no grammar of this format's calls"
+        before, behind = reader.function
+        arguments = self._arguments(reader)
         function = either(
             [
                 sequence([text(each.name), *self._literal(behind), *arguments(each.arguments)])
                 for each in wanted.functions
             ]
         )
-        one = [*self._literal(written.opening + before), function, *self._literal(closing)]
-        between = [optional(form) for form in self._literal(written.between)]
-        more = [] if wanted.single or written.alone else [{"type": "star", "content": sequence([*between, *one])}]
-        line = [optional(text("\n"))] if written.ends_line else []
-        return [*self._literal(written.begin), *one, *more, *self._literal(written.end), *line]
+        one = [*self._literal(around.opening + before), function, *self._literal(reader.end + around.closing)]
+        between = [optional(form) for form in self._literal(around.between)]
+        is_only = wanted.single or not around.block[0]
+        more = [] if is_only else [{"type": "star", "content": sequence([*between, *one])}]
+        line = [optional(text("\n"))] if around.ends_line else []
+        return [*self._literal(around.begin), *one, *more, *self._literal(around.end), *line]
 
-    def _arguments(self) -> Callable[[Schema], Sequence[Form]]:
-        spelled = None if self._syntax.written is None else self._syntax.written.spelled
-        if spelled is None:
+    def _arguments(self, reader: CallReader) -> Callable[[Schema], Sequence[Form]]:
+        if not isinstance(reader, SpelledCalls):
             return lambda schema: [json_value(schema)]
-        before, between, behind = spelled.argument
-        tags = [tag for tag in map(str.strip, (behind, spelled.end)) if tag]
+        before, between, behind = reader.argument
+        tags = [tag for tag in map(str.strip, (behind, reader.end)) if tag]
         return Parameters(
             named=lambda name: sequence([*self._literal(before), name, *self._literal(between)]),
             end=sequence(self._literal(behind)),
             kept_out=tuple(dict.fromkeys((*tags, *self._kept_out))),
-            python_words=spelled.python_words,
+            python_words=reader.python_words,
         ).forms
 
     def _literal(self, literal: str) -> list[Form]:

@@ -12,7 +12,7 @@ from enum import IntEnum, auto
 from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import CallReader, Parameters
-from rolloutfleet_proxy.tokens.call_syntax import Syntax
+from rolloutfleet_proxy.tokens.call_syntax import Around, Syntax
 from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
@@ -45,9 +45,10 @@ class Tagged:
         self.open, self.close = map(written, syntax.think or ("", ""))
         self.header, self.label = written(syntax.header), written(syntax.label)
         self.calls = syntax.calls.within(written) if calls and syntax.calls else None
-        self.begin, self.end = map(written, syntax.block) if self.calls and syntax.block else ("", "")
-        self.keeps_marks, self.needs_section = syntax.keeps_marks, syntax.needs_section
-        self.sections = {written(begin): written(end) for begin, end in syntax.sections if self.begin}
+        around = syntax.around if self.calls else Around()
+        self.begin, self.end = map(written, around.block)
+        self.needs_section = around.needs_begin
+        self.sections = {written(begin): written(end) for begin, end in around.sections.items()}
         self.section_ends = frozenset(self.sections.values())
         self.call_ends_thought = syntax.call_ends_thought
         thinks_again = (self.open, self.close) if syntax.thinks_again else ()
@@ -187,14 +188,12 @@ class TaggedParser(ReplyParser):
 
     def _read(self, calls: CallReader, end: int, behind: int) -> None:
         start = len(self._format.begin)
-        body = self._text[:behind] if self._format.keeps_marks else self._text[start:end]
         next_begins = not calls.quotes and any(map(self._begins_at, self._held))
-        pieces = None if next_begins else calls.read(body, self._tools, self._plain)
+        pieces = None if next_begins else calls.read(self._text[start:end], self._tools, self._plain)
         if pieces is None:
             self._take_as_text(behind)
             return
-        if not self._format.keeps_marks:
-            pieces = [Piece(Kind.CALL, self._format.begin), *pieces, Piece(Kind.CALL, self._format.end)]
+        pieces = [Piece(Kind.CALL, self._format.begin), *pieces, Piece(Kind.CALL, self._format.end)]
         self._pieces += [piece._replace(text=self._plain(piece.text)) for piece in pieces]
         self._text, self._state, self._in_section = self._text[behind:], _State.CONTENT, True
 

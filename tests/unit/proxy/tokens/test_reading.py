@@ -263,8 +263,8 @@ def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
 
 def is_own(model: ChatFormat, syntax: Syntax, text: str) -> bool:
     """Whether there is nothing in a text but white space and what the format writes between the parts of a reply."""
-    own = [*(syntax.think or ()), *(syntax.block or ()), syntax.header, syntax.label]
-    own += [mark for section in syntax.sections for mark in section]
+    own = [*(syntax.think or ()), *syntax.around.block, syntax.header, syntax.label]
+    own += [mark for section in syntax.around.sections.items() for mark in section]
     if model.name in SEGMENTED_MARKS:
         own += SEGMENTED_MARKS[model.name]
         text = re.sub(r"^.*<\|message\|>$", "", text, flags=re.DOTALL)
