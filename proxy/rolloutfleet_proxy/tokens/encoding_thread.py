@@ -7,11 +7,9 @@ its place after so many characters; a long text has a thread to itself, so that 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Lock, Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Final
 
 Encode = Callable[[str, bool], bytes]
@@ -34,70 +32,33 @@ class EncodingThread:
     def __init__(self, encode: Encode, *, characters: int = CHARACTERS) -> None:
         self._encode = encode
         self._characters = characters
-        self._left = 0
         self._lock = Lock()
-        self._running: _Running | None = None
+        self._renew()
 
     def __call__(self, text: str, add_special_tokens: bool) -> bytes:
         """Raises EncoderFailed."""
         if len(text) >= LONG:
-            alone = _Running(self._encode)
-            try:
-                return alone.ask(text, add_special_tokens)
-            finally:
-                alone.end()
+            with ThreadPoolExecutor(1) as alone:
+                return self._asked(alone, text, add_special_tokens)
         with self._lock:
-            if self._running is None or self._left < len(text):
+            if self._left < len(text):
+                self._thread.shutdown(wait=False)
                 self._renew()
-            assert self._running is not None
             self._left -= len(text)
-            return self._running.ask(text, add_special_tokens)
+            return self._asked(self._thread, text, add_special_tokens)
 
     def forget(self) -> None:
         """Give back what the thread has kept; the next text gets another."""
         with self._lock:
-            self._end()
+            self._thread.shutdown(wait=False)
+            self._renew()
 
     def _renew(self) -> None:
-        self._end()
-        self._running = _Running(self._encode)
+        self._thread = ThreadPoolExecutor(1, "encoder")
         self._left = self._characters
 
-    def _end(self) -> None:
-        if self._running is not None:
-            self._running.end()
-        self._running = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    text: str
-    add_special_tokens: bool
-    answers: SimpleQueue[bytes | BaseException]
-    """Its own, so that nobody can get another's answer."""
-
-
-class _Running:
-    """A thread that encodes until it is told to end, or nobody is left who could ask."""
-
-    def __init__(self, encode: Encode) -> None:
-        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
-        Thread(target=_serve, args=(encode, self._questions), name="encoder", daemon=True).start()
-        self.end = weakref.finalize(self, self._questions.put, None)
-
-    def ask(self, text: str, add_special_tokens: bool) -> bytes:
-        answers: SimpleQueue[bytes | BaseException] = SimpleQueue()
-        self._questions.put(_Question(text, add_special_tokens, answers))
-        answer = answers.get()
-        if isinstance(answer, BaseException):
-            raise EncoderFailed(str(answer)) from answer
-        return answer
-
-
-def _serve(encode: Encode, questions: SimpleQueue[_Question | None]) -> None:
-    while (question := questions.get()) is not None:
-        try:
-            question.answers.put(encode(question.text, question.add_special_tokens))
-        except BaseException as error:  # a panic in Rust is none of Exception's kind
-            question.answers.put(error)
-        del question  # Else the last text stays in memory until the next one comes.
+    def _asked(self, thread: ThreadPoolExecutor, text: str, add_special_tokens: bool) -> bytes:
+        answer = thread.submit(self._encode, text, add_special_tokens)
+        if (error := answer.exception()) is not None:  # of any kind: a panic in Rust is none of Exception's
+            raise EncoderFailed(str(error)) from error
+        return answer.result()
