@@ -8,6 +8,7 @@ which would hold up the prompts of others meanwhile, only `messages` is named.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,10 +20,9 @@ Writes = Callable[[Sequence[Message], TemplateArgs], bool]
 LONGEST_SEARCHED: Final = 100_000
 """Letters of a conversation and its tools."""
 _FIELDS_TRIED: Final = 16
-_FRAME: Final = frozenset({"role", "content", "tool_call_id"})
+_FRAME: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _PLAIN: tuple[Message, ...] = ({"role": "user", "content": "?"},)
 _WHAT_TO_WRITE = {
-    "arguments": "the arguments of a call must be a JSON object",
     "parameters": "the parameters of a function must be a JSON schema of an object",
     "description": "the description of a function must be text",
 }
@@ -47,7 +47,7 @@ def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateAr
 
 
 def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
-    bare = [_bare(message) for message in messages]
+    bare = list(map(_bare, messages))
 
     def written(count: int) -> bool:
         return writes([*messages[:count], *bare[count:]], args)
@@ -64,9 +64,7 @@ def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs
 
 def _bare(message: Message) -> Message:
     """What gives a message its place in a conversation, and no more."""
-    kept = {name: value for name, value in message.items() if name in _FRAME}
-    calls = message.get("tool_calls")
-    return {**kept, "tool_calls": list(map(_without_arguments, calls))} if calls else kept
+    return {name: value for name, value in message.items() if name in _FRAME}
 
 
 def _in_tools(writes: Writes, tools: list[Any]) -> str:
@@ -82,33 +80,12 @@ def _in_tools(writes: Writes, tools: list[Any]) -> str:
 def _in_message(writes: Writes, messages: Sequence[Message], after: Sequence[Message], args: TemplateArgs) -> str:
     """The path in the last of `messages`; empty for the whole of it."""
     *before, message = messages
-    calls = message.get("tool_calls") or []
-
-    def written_with(changed: Message) -> bool:
-        return writes([*before, changed, *after], args)
-
-    def written_with_arguments(count: int) -> bool:
-        return written_with({**message, "tool_calls": [*calls[:count], *map(_without_arguments, calls[count:])]})
-
-    if calls and written_with_arguments(0):
-        return f".tool_calls[{_first_refused(len(calls), written_with_arguments)}].function.arguments"
     for field in [name for name in message if name not in ("role", "content")][:_FIELDS_TRIED]:
-        if written_with({name: value for name, value in message.items() if name != field}):
+        if writes([*before, {name: value for name, value in message.items() if name != field}, *after], args):
             return f".{field}"
     return ""
 
 
-def _without_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    return {**call, "function": {**call["function"], "arguments": "{}"}}
-
-
 def _first_refused(count: int, written: Callable[[int], bool]) -> int:
     """Index of one that is refused though those before it are written, where all together are refused."""
-    fine, refused = 0, count
-    while refused - fine > 1:
-        middle = (fine + refused) // 2
-        if written(middle):
-            fine = middle
-        else:
-            refused = middle
-    return refused - 1
+    return bisect_left(range(count - 1), True, key=lambda index: not written(index + 1))
