@@ -52,14 +52,10 @@ class Encoding:
         """Whether `fastokens` is in use."""
         return self._quick is not None
 
-    def quick_for(self, text: str) -> bool:
-        """Whether `fastokens` is in use, and this text can be left to it."""
-        return self.quick and _alike(text)
-
     def ids(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Token ids, as int32."""
         quick = self._quick
-        if quick is None or not _alike(text):
+        if quick is None or not alike(text):
             return self._exact(text, add_special_tokens)
         self._count += 1
         try:
@@ -81,7 +77,8 @@ class Encoding:
         return array("i", encoding.ids)
 
 
-def _alike(text: str) -> bool:
+def alike(text: str) -> bool:
+    """Whether both read a text by the same rules."""
     return text.isascii() or _UNLIKE.isdisjoint(text)
 
 

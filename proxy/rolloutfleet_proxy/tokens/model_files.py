@@ -133,14 +133,9 @@ def _template(directory: Path, tokenizer_config: Mapping[str, Any], tokens: Mapp
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    tokens = {}
-    for use, token in config.items():
-        if not use.endswith("_token"):
-            continue
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str):
-            tokens[use] = text
-    return tokens
+    named = {use: token for use, token in config.items() if use.endswith("_token")}
+    texts = {use: token.get("content") if isinstance(token, dict) else token for use, token in named.items()}
+    return {use: text for use, text in texts.items() if isinstance(text, str)}
 
 
 def _limit(value: Any) -> int | None:

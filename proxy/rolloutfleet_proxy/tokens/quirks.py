@@ -11,13 +11,16 @@ writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
 4. Some bridges read the reply that they extend, and catch `json.JSONDecodeError` only, where Python's `json.loads`
    raises RecursionError too (deep nesting), and ValueError (a number of over 4,300 digits). They are given a `loads`
    that calls these what they are: not JSON.
-5. gpt-oss' library encodes what messages say as text, whatever tokens it spells: nothing has to be marked for it.
+5. Two of its formats write the time: `dated` gives them that at which a session began, so that prompts agree for good.
+6. gpt-oss' library encodes what messages say as text, whatever tokens it spells: nothing has to be marked for it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any, Final
 
@@ -31,16 +34,15 @@ from rolloutfleet_proxy.tokens.template import TemplateRefusal
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
-ENCODES_TEXT_AS_TEXT = frozenset({"gpt-oss"})
-_KNOWS_DEVELOPERS = frozenset({"gpt-oss"})
-_NEEDS_TOOL_NAMES = frozenset({"gpt-oss"})
+GPT_OSS: Final = "gpt-oss"
+"""The one that knows developers, needs the names of tools beside results, and encodes text as text."""
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 """Formats that write of a call's function no more than its id."""
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
 # there are not the same, and a bridge, which renders no earlier message, would not see it. A model's own template is
 # never bridged: there a full render tells.
 WRITTEN_FIELDS: Final[Mapping[str, set[tuple[str, str]]]] = {
-    "gpt-oss": {("tool", "name")},
+    GPT_OSS: {("tool", "name")},
     "gemma4": {("tool", "name"), *((role, "tool_responses") for role in ROLES)},
     "inkling": {("tool", "name")},
     "kimi-k2": {("tool", "name")},
@@ -68,7 +70,7 @@ renderers.parsing.json = _strict
 
 def system_roles(name: str) -> tuple[str, ...]:
     """The roles of system messages that a format tells apart."""
-    return ("system", "developer") if name in _KNOWS_DEVELOPERS else ("system",)
+    return ("system", "developer") if name == GPT_OSS else ("system",)
 
 
 def create_renderer(tokenizer: Any, config: RendererConfig) -> Any:
@@ -80,9 +82,23 @@ def create_renderer(tokenizer: Any, config: RendererConfig) -> Any:
     return renderer(tokenizer, config)
 
 
+def dated(renderer: Any, clock: float | None) -> Any:
+    """The renderer, with this time (seconds since the epoch, told as UTC) for what it writes; None: the time it is."""
+    kind = type(renderer).__name__
+    if clock is None or kind not in ("DefaultRenderer", "GptOssRenderer"):
+        return renderer
+    now = datetime.fromtimestamp(clock, UTC).replace(tzinfo=None)
+    made = copy(renderer)
+    if kind == "DefaultRenderer":
+        made._tokenizer = renderer._tokenizer.at(now)
+    elif renderer.config.conversation_start_date is None:
+        made._conversation_start_date_resolved = now.strftime("%Y-%m-%d")
+    return made
+
+
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
     """The messages from `start` on in the form that formats expect (1). Raises Unrenderable."""
-    names = _tool_names(messages) if name in _NEEDS_TOOL_NAMES else {}
+    names = _tool_names(messages) if name == GPT_OSS else {}
     return [_renderable(name, message, names) for message in messages[start:]]
 
 
@@ -94,7 +110,7 @@ def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> M
     text = joined_text(form.setdefault("content", ""))
     if text is not None:
         form["content"] = text
-    if role == "developer" and name not in _KNOWS_DEVELOPERS:
+    if role == "developer" and name != GPT_OSS:
         form["role"] = "system"
     if role == "assistant" and not form.get("reasoning_content") and form.get("reasoning"):
         form["reasoning_content"] = form["reasoning"]
@@ -126,9 +142,5 @@ def refusal(name: str, error: Exception) -> Unrenderable:
 
 
 def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
-    return {
-        call["id"]: call["function"]["name"]
-        for message in messages
-        for call in message.get("tool_calls") or ()
-        if isinstance(call.get("id"), str) and isinstance(call.get("function", {}).get("name"), str)
-    }
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return {call["id"]: call["function"]["name"] for call in calls if call.get("id")}

@@ -116,12 +116,23 @@ class Reader:
         growing.feed(output_ids)
         return growing.whole(stop)
 
-    def ends_in_thought(self, output_ids: Sequence[int]) -> bool:
-        """Whether a whole reply stops within a thought."""
+    def with_thought_ended(self, output_ids: Sequence[int], packed: list[int]) -> list[int] | None:
+        """A reply's packed ids, whose last ends its turn, with the thought ended before that; None where none is open.
+
+        The bridges of `renderers` 0.1.12 refuse a reply that ends its turn in an open thought, and most formats drop
+        its reasoning where they render it anew, so the next turn would begin a branch. What a format writes behind an
+        end token is the same whether a thought before it was ended or not. So the bridge is shown the reply as if it
+        were, and only what it adds is taken: to the prompt nothing is added that the model did not sample.
+        """
         text, parser = ReplyText(self.alphabet), self.parser()
         parser.feed(text.feed(output_ids) + text.finish())
         parser.finish()
-        return parser.in_thought
+        if not parser.in_thought:
+            return None
+        vocabulary, (_, mark) = self.alphabet.vocabulary, self.syntax.think or ("", "")
+        turn_end = self.syntax.turn_end
+        end = vocabulary.convert_tokens_to_ids(turn_end) if turn_end else packed[-1]
+        return [*packed[:-1], *vocabulary.encode(mark, add_special_tokens=False), end]
 
 
 class GrowingReply:

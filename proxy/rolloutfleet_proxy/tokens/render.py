@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from operator import is_
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from unicodedata import normalize
 
+import msgspec
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from renderers import RendererConfig
@@ -29,17 +30,16 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, Template
 from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.adapted_messages import adapted, at_risk
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
-from rolloutfleet_proxy.tokens.clock import dated
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
-from rolloutfleet_proxy.tokens.open_thoughts import ended
 from rolloutfleet_proxy.tokens.quirks import (
-    ENCODES_TEXT_AS_TEXT,
+    GPT_OSS,
     NAMES_CALLS_BY_ID,
     WRITTEN_FIELDS,
     Unrenderable,
     create_renderer,
+    dated,
     refusal,
     renderable,
     system_roles,
@@ -83,29 +83,35 @@ class Prompt:
     """int32."""
     parent: int | None
     """Index of the candidate whose prompt and output the ids begin with."""
-    branch_reason: str | None
-    """Why the deepest candidate isn't the parent; None where it is, or where there was none."""
     checked: int
     """Comparisons made with a candidate's tokens."""
-    passed: int
     bridged: bool
     """Whether the parent's tokens were extended, not rendered again."""
-    special_tokens_in_text: int = 0
+    special_tokens_in_text: int
     """Spellings of control tokens that are text in it (`control_tokens`), in what the request adds to its parent."""
 
+    @property
+    def passed(self) -> int:
+        """How many of these comparisons found the same tokens."""
+        return int(self.parent is not None)
 
-class Renders(Protocol):
-    """The two operations that cost a lot: where a long one should run elsewhere, this is the seam."""
+    @property
+    def branch_reason(self) -> str | None:
+        """Why the deepest candidate isn't the parent; None where it is, or where there was none."""
+        return None if self.parent == 0 or not self.checked else TOKENS_DIFFER
 
-    def extension(
-        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
-    ) -> array[int] | None:
-        """What the new messages add after `tail + output`; None where the format can't say."""
-        ...
 
-    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        """The whole conversation, ready for the next answer."""
-        ...
+class Ask(msgspec.Struct, omit_defaults=True):
+    """What is to be rendered: the whole conversation, ready for the next answer, or what new messages add to a turn."""
+
+    messages: list[Message]
+    args: TemplateArgs
+    turn: tuple[list[int], list[int]] | None = None
+    """The open end of that turn: a tail of its prompt, and its output."""
+
+
+Render = Callable[[Ask], "array[int] | None"]
+"""`ChatFormat.rendered`, which costs a lot: where a long one should run elsewhere, this is the seam."""
 
 
 class ChatFormat:
@@ -162,36 +168,35 @@ class ChatFormat:
         args: TemplateArgs,
         candidates: Sequence[Candidate],
         *,
-        renders: Renders | None = None,
+        render: Render | None = None,
     ) -> Prompt:
         """The prompt of a request, and which candidate it continues; candidates come deepest first.
 
         Raises Unrenderable.
         """
-        renders = renders or self
+        render = render or self.rendered
         for index, candidate in enumerate(candidates):
             if candidate.length != candidates[0].length:
                 break
-            extended = self._extended(messages, args, candidate, renders)
+            extended = self._extended(messages, args, candidate, render)
             if extended is not None:
                 ids, in_text = extended
-                reason = None if index == 0 else TOKENS_DIFFER
-                return Prompt(ids, index, reason, 1, 1, bridged=True, special_tokens_in_text=in_text)
+                return Prompt(ids, index, checked=1, bridged=True, special_tokens_in_text=in_text)
 
-        whole, marked = self._whole(messages, args, renders)
+        whole, marked = self._whole(messages, args, render)
         for index, candidate in enumerate(candidates):
             if _begins_with(whole, _joined(*candidate.load())):
-                reason, in_text = None if index == 0 else TOKENS_DIFFER, marked.count(candidate.length)
-                return Prompt(whole, index, reason, index + 1, 1, bridged=False, special_tokens_in_text=in_text)
-        reason, in_text = TOKENS_DIFFER if candidates else None, marked.count(0)
-        return Prompt(whole, None, reason, len(candidates), 0, bridged=False, special_tokens_in_text=in_text)
+                in_text = marked.count(candidate.length)
+                return Prompt(whole, index, checked=index + 1, bridged=False, special_tokens_in_text=in_text)
+        in_text = marked.count(0)
+        return Prompt(whole, None, checked=len(candidates), bridged=False, special_tokens_in_text=in_text)
 
-    def _whole(self, messages: Sequence[Message], args: TemplateArgs, renders: Renders) -> tuple[array[int], Marked]:
+    def _whole(self, messages: Sequence[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         """The whole conversation as it is written. Raises Unrenderable, which names what can't be, or is dropped."""
         asked = self._asked(messages)
-        tried = partial(self._tried, renders=renders)
+        tried = partial(self._tried, render=render)
         try:
-            ids, marked = self._marked_whole(asked, args, renders)
+            ids, marked = self._marked_whole(asked, args, render)
         except Unrenderable as error:
             if error.param is not None:
                 raise
@@ -203,9 +208,11 @@ class ChatFormat:
             raise Unrenderable(f"the chat format {self.name} drops {lost}: leave it out", param=lost)
         return ids, marked
 
-    def _marked_whole(self, asked: list[Message], args: TemplateArgs, renders: Renders) -> tuple[array[int], Marked]:
+    def _marked_whole(self, asked: list[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         def written(marked: Marked) -> array[int]:
-            return renders.full(self._adapted(marked.messages), replace(args, tools=marked.tools))
+            ids = render(Ask(self._adapted(marked.messages), replace(args, tools=marked.tools)))
+            assert ids is not None, "a whole conversation is written or refused"
+            return ids
 
         marked = self._marked(asked, args.tools)
         if self.name != "default" or not marked.count(0):
@@ -232,18 +239,18 @@ class ChatFormat:
         if not self._marks:
             return Marked(asked, tools)
         marked = self.vocabulary.control_tokens.marked(asked, tools)
-        return replace(marked, messages=asked, tools=tools) if self.name in ENCODES_TEXT_AS_TEXT else marked
+        return replace(marked, messages=asked, tools=tools) if self.name == GPT_OSS else marked
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
         """The messages from `start` on, in the form that the format expects."""
         return renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
 
     def _tried(
-        self, messages: Sequence[Message], args: TemplateArgs, renders: Renders | None = None
+        self, messages: Sequence[Message], args: TemplateArgs, render: Render | None = None
     ) -> array[int] | None:
         """What the format writes, whatever is missing; None where it refuses."""
         try:
-            return (renders or self).full(self._adapted(self._asked(messages)), args)
+            return (render or self.rendered)(Ask(self._adapted(self._asked(messages)), args))
         except Unrenderable:
             return None
 
@@ -264,7 +271,7 @@ class ChatFormat:
             return None
 
     def _extended(
-        self, messages: Sequence[Message], args: TemplateArgs, candidate: Candidate, renders: Renders
+        self, messages: Sequence[Message], args: TemplateArgs, candidate: Candidate, render: Render
     ) -> tuple[array[int], int] | None:
         """The candidate's tokens and the new messages' behind them, and how many control tokens are text in these; None
         where the format can't say."""
@@ -274,23 +281,29 @@ class ChatFormat:
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
         marked = self._marked(new, None)
-        extension = renders.extension(tail, output, self._adapted(marked.messages, candidate.length), args)
+        extension = render(Ask(self._adapted(marked.messages, candidate.length), args, (tail, output)))
         if extension is None:
             return None
         self._check_written(new, extension, start=candidate.length)
         return _joined(prompt_ids, output_ids) + extension, marked.count(0)
 
+    def rendered(self, ask: Ask) -> array[int] | None:
+        """Raises Unrenderable for a conversation; None where the format can't say what a turn is extended by."""
+        if ask.turn is None:
+            return self.full(ask.messages, ask.args)
+        return self.extension(*ask.turn, ask.messages, ask.args)
+
     def extension(
         self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
     ) -> array[int] | None:
         renderer = self._renderer_for(args.kwargs)
-        packed = self.vocabulary.packed(output)
+        packed = self.vocabulary.packed(output) if self.vocabulary.decodes_by_bytes else output
         try:
             tools = self._tools(args)
             added = _bridged(renderer, tail, packed, messages, tools)
-            stopped = added is None and bool(self._stops.intersection(packed[-1:]))
-            if stopped and self.reader(tail, args, seed=b"").ends_in_thought(output):
-                added = _bridged(renderer, tail, ended(self._replies.syntax, packed, self.vocabulary), messages, tools)
+            if added is None and not self._stops.isdisjoint(packed[-1:]):
+                ended = self.reader(tail, args, seed=b"").with_thought_ended(output, packed)
+                added = ended and _bridged(renderer, tail, ended, messages, tools)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)

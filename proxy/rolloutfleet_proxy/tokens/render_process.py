@@ -19,11 +19,10 @@ from typing import Literal
 
 import msgspec
 
-from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.render import Ask, ChatFormat
 
 _IDLE_SECONDS = 300.0
 _ATTEMPTS = 2
@@ -50,13 +49,6 @@ class RenderProcessFailed(Exception):
     """The helper process died, again after a restart."""
 
 
-class _Ask(msgspec.Struct, omit_defaults=True):
-    messages: list[Message]
-    args: TemplateArgs
-    bridge: tuple[list[int], list[int]] | None = None
-    """Tail and output of the turn to extend; None asks for a full render."""
-
-
 class _Rendered(msgspec.Struct, omit_defaults=True):
     ids: bytes | None = None
     """Token ids as int32; None where the format can't extend the turn."""
@@ -67,7 +59,7 @@ class _Rendered(msgspec.Struct, omit_defaults=True):
 
 
 class RenderProcess:
-    """`render.Renders` in a helper process, started when first asked, and again when it has ended."""
+    """Renders in a helper process, started when first asked, and again when it has ended."""
 
     def __init__(self, source: ModelSource) -> None:
         self._source = source
@@ -81,27 +73,8 @@ class RenderProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def extension(
-        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
-    ) -> array[int] | None:
-        return self._ask(_Ask(messages, args, (tail, output)))
-
-    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        ids = self._ask(_Ask(messages, args))
-        if ids is None:
-            raise RenderProcessFailed("a full render came back empty")
-        return ids
-
-    def stop(self) -> None:
-        """End the process; what is being asked fails. May be called in any thread."""
-        self._stopped = True
-        process = self._process
-        if process is not None:
-            process.terminate()
-        with self._lock:
-            self._discard()
-
-    def _ask(self, ask: _Ask) -> array[int] | None:
+    def rendered(self, ask: Ask) -> array[int] | None:
+        """`ChatFormat.rendered`. Raises RenderProcessFailed as well."""
         message = msgspec.msgpack.encode(ask)
         with self._lock:
             for _ in range(_ATTEMPTS):
@@ -113,6 +86,15 @@ class RenderProcess:
                     return _ids_of(msgspec.msgpack.decode(connection.recv_bytes(), type=_Rendered))
                 self._discard()
         raise RenderProcessFailed("the helper process died, and again after a restart")
+
+    def stop(self) -> None:
+        """End the process; what is being asked fails. May be called in any thread."""
+        self._stopped = True
+        process = self._process
+        if process is not None:
+            process.terminate()
+        with self._lock:
+            self._discard()
 
     def _connected(self) -> Connection:
         if self._connection is None or self.pid is None:
@@ -142,12 +124,9 @@ def _ids_of(answer: _Rendered) -> array[int] | None:
     return None if answer.ids is None else array("i", answer.ids)
 
 
-def _answer(chat_format: ChatFormat, ask: _Ask) -> _Rendered:
+def _answer(chat_format: ChatFormat, ask: Ask) -> _Rendered:
     try:
-        if ask.bridge is None:
-            ids: array[int] | None = chat_format.full(ask.messages, ask.args)
-        else:
-            ids = chat_format.extension(*ask.bridge, ask.messages, ask.args)
+        ids = chat_format.rendered(ask)
     except Unrenderable as error:
         return _Rendered(refused=str(error), param=error.param)
     return _Rendered(ids=None if ids is None else ids.tobytes())
@@ -159,7 +138,7 @@ def main() -> None:
     with contextlib.suppress(EOFError):
         chat_format = msgspec.msgpack.decode(connection.recv_bytes(), type=ModelSource).load()
         while connection.poll(_IDLE_SECONDS):
-            ask = msgspec.msgpack.decode(connection.recv_bytes(), type=_Ask)
+            ask = msgspec.msgpack.decode(connection.recv_bytes(), type=Ask)
             connection.send_bytes(msgspec.msgpack.encode(_answer(chat_format, ask)))
 
 

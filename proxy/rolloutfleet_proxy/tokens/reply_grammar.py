@@ -18,8 +18,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rolloutfleet_proxy.tokens.call_grammar import Form, Wanted, either, json_value, optional, sequence, text, token
-from rolloutfleet_proxy.tokens.call_parameters import Parameters
+from rolloutfleet_proxy.tokens.call_grammar import (
+    Form,
+    Parameters,
+    Wanted,
+    either,
+    json_value,
+    optional,
+    sequence,
+    text,
+    token,
+)
 from rolloutfleet_proxy.tokens.call_reading import CallReader, SpelledCalls
 from rolloutfleet_proxy.tokens.call_syntax import INDEX, Syntax, Thinking
 from rolloutfleet_proxy.tokens.schemas import Schema

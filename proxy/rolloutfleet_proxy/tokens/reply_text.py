@@ -85,9 +85,8 @@ class ReplyText:
 
     def finish(self) -> str:
         """What was held back."""
-        if self._waiting:
-            return self._whole()
-        return "" if self._ended else self._decoder.decode(b"", final=True)
+        held = "".join(self._pieces(self._waiting))
+        return held if self._ended else held + self._decoder.decode(b"", final=True)
 
     def _pieces(self, ids: Sequence[int]) -> Iterable[str]:
         chars = self._alphabet.chars
@@ -102,17 +101,3 @@ class ReplyText:
                 self._ended = True
                 return
             yield char
-
-    def _whole(self) -> str:
-        texts: list[str] = []
-        run: list[int] = []
-        for token_id in self._waiting:
-            char = self._alphabet.chars.get(token_id)
-            if char is None:
-                run.append(token_id)
-                continue
-            texts += [self._vocabulary.decode(run) if run else "", char]
-            run = []
-            if token_id in self._ends:
-                break
-        return "".join([*texts, self._vocabulary.decode(run) if run else ""])

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens.reading import Reader, Reply
-from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
+from rolloutfleet_proxy.tokens.render import Ask, Candidate, ChatFormat, Prompt, Render
 from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
 
 T = TypeVar("T")
@@ -72,22 +72,22 @@ class Tokenizing:
         Candidates are loaded in another thread, the first may be on the loop and must not wait. Raises Unrenderable,
         RenderProcessFailed.
         """
-        if self.chat_format.vocabulary.encodes_quickly and self._near.idle:
+        if self.chat_format.vocabulary.encodes_quickly() and self._near.idle:
             begun()
             once = _NearRenders(self.chat_format, self._short, self._short, left=1)
             with contextlib.suppress(_TooLong):
-                prompt = self.chat_format.prompt(messages, args, candidates[:1], renders=once)
+                prompt = self.chat_format.prompt(messages, args, candidates[:1], render=once.rendered)
                 if prompt.parent is not None or len(candidates) < 2:
                     return prompt
 
-        def make(renders: _NearRenders | RenderProcess) -> Prompt:
+        def make(render: Render) -> Prompt:
             begun()
-            return self.chat_format.prompt(messages, args, candidates, renders=renders)
+            return self.chat_format.prompt(messages, args, candidates, render=render)
 
         try:
-            return await self._near.run(partial(make, self._near_renders))
+            return await self._near.run(partial(make, self._near_renders.rendered))
         except _TooLong:
-            return await self._far.run(partial(make, self._helper))
+            return await self._far.run(partial(make, self._helper.rendered))
 
     async def read(self, reader: Reader, output_ids: Sequence[int], *, stop: str | None = None) -> Reply:
         """`Reader.read`."""
@@ -116,25 +116,17 @@ class _NearRenders:
     left: float = math.inf
     """Renders that may still be made."""
 
-    def extension(
-        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
-    ) -> array[int] | None:
-        self._check(messages)
-        return self.chat_format.extension(tail, output, messages, args)
-
-    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        self._check(messages)
-        return self.chat_format.full(messages, args)
-
-    def _check(self, messages: list[Message]) -> None:
+    def rendered(self, ask: Ask) -> array[int] | None:
+        """`ChatFormat.rendered`. Raises _TooLong."""
         self.left -= 1
-        texts = [text for message in messages for text in _texts(message)]
+        texts = [text for message in ask.messages for text in _texts(message)]
         characters = sum(map(len, texts))
         too_long = characters > self.longest and (
-            characters > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly_all(texts)
+            characters > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly(texts)
         )
         if too_long or self.left < 0:
             raise _TooLong
+        return self.chat_format.rendered(ask)
 
 
 def _texts(message: Message) -> Iterator[str]:

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens
-from rolloutfleet_proxy.tokens.encoding import Encoding
+from rolloutfleet_proxy.tokens.encoding import Encoding, alike
 from rolloutfleet_proxy.tokens.template import ChatTemplate
 
 PACKED_FROM = 64
@@ -89,10 +89,12 @@ def unpacked(ids: list[int]) -> array[int]:
 class _TokenBytes(dict[int, bytes]):
     """Token id -> bytes, filled as tokens are met."""
 
-    def __init__(self, tokenizer: Tokenizer, *, byte_level: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, size: int, byte_level: bool) -> None:
         super().__init__()
         self._tokenizer = tokenizer
         self._byte_level = byte_level
+        self._table = np.full(size, None, dtype=object)
+        """The same for many ids at once: a lookup by numpy is three times a dict's."""
 
     def __missing__(self, token_id: int) -> bytes:
         if isinstance(token_id, Run):
@@ -107,6 +109,16 @@ class _TokenBytes(dict[int, bytes]):
         self[token_id] = value
         return value
 
+    def joined(self, ids: npt.NDArray[np.uint32]) -> bytes:
+        try:
+            return b"".join(self._table.take(ids).tolist())
+        except IndexError:  # no word of the tokenizer's
+            return b"".join(map(self.__getitem__, ids.tolist()))
+        except TypeError:  # a token that was not met before
+            for token_id in ids.tolist():
+                self._table[token_id] = self[token_id]
+            return b"".join(self._table.take(ids).tolist())
+
     def _bytes(self, token: str) -> bytes:
         if self._byte_level:
             try:
@@ -116,24 +128,6 @@ class _TokenBytes(dict[int, bytes]):
         if _BYTE_TOKEN.fullmatch(token):
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
-
-
-class _ByteTable:
-    """Token id -> bytes for many ids at once, filled as tokens are met. A lookup by numpy is three times a dict's."""
-
-    def __init__(self, size: int, byte_of: _TokenBytes) -> None:
-        self._byte_of = byte_of
-        self._table = np.full(size, None, dtype=object)
-
-    def joined(self, ids: npt.NDArray[np.uint32]) -> bytes:
-        try:
-            return b"".join(self._table.take(ids).tolist())
-        except IndexError:  # no word of the tokenizer's
-            return b"".join(map(self._byte_of.__getitem__, ids.tolist()))
-        except TypeError:  # a token that was not met before
-            for token_id in ids.tolist():
-                self._table[token_id] = self._byte_of[token_id]
-            return b"".join(self._table.take(ids).tolist())
 
 
 class Vocabulary:
@@ -171,11 +165,11 @@ class Vocabulary:
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
         self.strips_first_space = decoder == "bytes, first space stripped"
-        bytes_of = _TokenBytes(tokenizer, byte_level=decoder == "byte level")
+        rows = max(self.size, *self.marks, 0) + 1
+        bytes_of = _TokenBytes(tokenizer, size=rows, byte_level=decoder == "byte level")
         self.token_bytes: Callable[[int], bytes] = bytes_of.__getitem__
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
-        rows = max(self.size, *self.marks, 0) + 1
-        self._table = _ByteTable(rows, bytes_of)
+        self._joined = bytes_of.joined if self.decodes_by_bytes else lambda ids: self.decode(ids.tolist()).encode()
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
         self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
@@ -185,14 +179,9 @@ class Vocabulary:
         """What the cache of encoded texts takes."""
         return self._cache.nbytes
 
-    @property
-    def encodes_quickly(self) -> bool:
-        """Whether a thousand characters take microseconds."""
-        return self._encoding.quick
-
-    def encodes_quickly_all(self, texts: Iterable[str]) -> bool:
-        """Whether that holds for each of these texts."""
-        return all(MARK not in text and self._encoding.quick_for(text) for text in texts)
+    def encodes_quickly(self, texts: Iterable[str] = ()) -> bool:
+        """Whether a thousand characters take microseconds, in each of these texts."""
+        return self._encoding.quick and all(MARK not in text and alike(text) for text in texts)
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
@@ -224,13 +213,11 @@ class Vocabulary:
             self._seen.put(hash(key), True, 1)
         return found
 
-    def decode(self, token_ids: Iterable[int], *_: object, skip_special_tokens: bool = False, **__: object) -> str:
+    def decode(self, token_ids: Iterable[int], *_: object, **__: object) -> str:
         """Text of token ids (and `Run`s); bytes that are not UTF-8 become U+FFFD."""
         if not self.decodes_by_bytes:
-            return self._decode_by_tokenizer(token_ids, skip_special_tokens=skip_special_tokens)
-        if skip_special_tokens:
-            special = {self._tokenizer.token_to_id(token) for token in self.all_special_tokens}
-            token_ids = [token_id for token_id in token_ids if token_id not in special]
+            with self._lock:
+                return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
         text = b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
         return text[1:] if self.strips_first_space and text.startswith(" ") else text
 
@@ -256,18 +243,16 @@ class Vocabulary:
 
     def packed(self, token_ids: Sequence[int]) -> list[int]:
         """The same ids, with what lies between two marks packed into a `Run`."""
-        if not self.decodes_by_bytes:
-            return list(token_ids)
         ids = np.array(token_ids, dtype=np.int32).view(np.uint32)
         result: list[int] = []
         start = 0
         for position in np.flatnonzero(self._is_mark.take(ids, mode="clip")).tolist():
             if position > start:
-                result.append(Run(partial(self._table.joined, ids[start:position])))
+                result.append(Run(partial(self._joined, ids[start:position])))
             result.append(int(ids[position]))
             start = position + 1
         if start < len(ids):
-            result.append(Run(partial(self._table.joined, ids[start:])))
+            result.append(Run(partial(self._joined, ids[start:])))
         return result
 
     def encoded_in_pieces(self, text: str) -> list[int]:
@@ -279,12 +264,6 @@ class Vocabulary:
             if piece:
                 ids += self.encode(piece, add_special_tokens=False)
         return ids
-
-    def _decode_by_tokenizer(self, token_ids: Iterable[int], *, skip_special_tokens: bool) -> str:
-        with self._lock:
-            text = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-        assert isinstance(text, str)
-        return text
 
 
 class Packing:

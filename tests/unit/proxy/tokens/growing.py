@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from rolloutfleet_proxy.tokens.call_grammar import Form, sequence, text
-from rolloutfleet_proxy.tokens.call_parameters import Parameters
+from rolloutfleet_proxy.tokens.call_grammar import Form, Parameters, sequence, text
 
 MANY = 100
 

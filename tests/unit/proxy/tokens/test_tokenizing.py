@@ -15,10 +15,10 @@ from tests.waiting import PATIENCE
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
-from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
+from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import GrowingReply
-from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
+from rolloutfleet_proxy.tokens.render import Ask, Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
 
@@ -34,15 +34,9 @@ class Elsewhere:
         self._chat_format = chat_format
         self.renders = 0
 
-    def extension(
-        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
-    ) -> array[int] | None:
+    def rendered(self, ask: Ask) -> array[int] | None:
         self.renders += 1
-        return self._chat_format.extension(tail, output, messages, args)
-
-    def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        self.renders += 1
-        return self._chat_format.full(messages, args)
+        return self._chat_format.rendered(ask)
 
     def stop(self) -> None:
         pass
@@ -85,7 +79,7 @@ async def test_many_at_once(tokenizing: Tokenizing, direct: ChatFormat, elsewher
 
 async def test_short_prompts_are_made_at_once(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     """Unless the thread has work: two would only wait for each other. Either way they are the same."""
-    if not tokenizing.chat_format.vocabulary.encodes_quickly:
+    if not tokenizing.chat_format.vocabulary.encodes_quickly():
         pytest.skip("fastokens is not installed")
     encode = tokenizing.chat_format.vocabulary.encode
     messages = [user("Hello?")]
@@ -143,7 +137,7 @@ async def as_in_a_proxy(
     direct: ChatFormat, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Tokenizing]:
     """With the limits that a proxy has."""
-    if not direct.vocabulary.encodes_quickly:
+    if not direct.vocabulary.encodes_quickly():
         pytest.skip("fastokens is not installed")
     made = Tokenizing(direct, ModelSource(str(model_path())))
     monkeypatch.setattr(made, "_helper", elsewhere)
