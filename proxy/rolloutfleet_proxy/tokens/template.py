@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -37,7 +38,7 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
         )
-        environment.filters["tojson"] = _to_json
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
@@ -67,9 +68,8 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **(self._tokens | clock | kwargs),
             )
-        except _Raised as error:
-            said = str(error).strip()[:_LONGEST_SAID].rstrip(".")
-            raise TemplateRefusal(f"the model's chat template refuses it with the words {said!r}") from None
+        except TemplateRefusal:
+            raise
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise ValueError("the model's chat template fails") from error
 
@@ -84,19 +84,6 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-class _Raised(TemplateError):
-    pass
-
-
 def _refuse(message: str) -> NoReturn:
-    raise _Raised(str(message))
+    said = str(message).strip()[:_LONGEST_SAID].rstrip(".")
+    raise TemplateRefusal(f"the model's chat template refuses it with the words {said!r}")
