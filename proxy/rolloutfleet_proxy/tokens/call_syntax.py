@@ -279,14 +279,17 @@ _GEMMA = Syntax(
 # Of these a reply is several messages (`segmented_replies`).
 _HARMONY = Syntax(
     header="",
-    marks=("<|start|>", "<|channel|>"),
+    marks=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"),
     think=("<|message|>", "<|end|>"),
     answer_head=("<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
 )
 _INKLING = Syntax(
     answers=("<|message_model|>",),
     header="",
-    marks=("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
+    marks=(
+        *("<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|end_message|>"),
+        *("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
+    ),
     think=("<|content_thinking|>", "<|end_message|>"),
     answer_head=("<|message_model|>", "<|content_text|>"),
     reasoning_strip="",

@@ -20,14 +20,11 @@ from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax, T
 from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
-from rolloutfleet_proxy.tokens.segmented_replies import HARMONY_MARKS, INKLING_MARKS, HarmonyParser, InklingParser
+from rolloutfleet_proxy.tokens.segmented_replies import HarmonyParser, InklingParser
 from rolloutfleet_proxy.tokens.tagged_replies import Tagged, TaggedParser, overlap
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _MARK: Final = re.compile(r"<[^<>]+>|\]~b\]")
-_HARMONY: Final = "gpt-oss"
-_INKLING: Final = "inkling"
-SEGMENTED_MARKS: Final = {_HARMONY: HARMONY_MARKS, _INKLING: INKLING_MARKS}
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
 
@@ -56,8 +53,8 @@ class ReplyFormat:
         around = [*(self.syntax.think or ()), *_MARK.findall(self.syntax.header), *self.syntax.answers]
         self._alphabet = Alphabet(
             vocabulary,
-            (*SEGMENTED_MARKS.get(name, ()), *self.syntax.marks, *around),
-            ends=[each for each in ends if name != _HARMONY or each != convert("<|call|>")],
+            (*self.syntax.marks, *around),
+            ends=[each for each in ends if name != "gpt-oss" or each != convert("<|call|>")],
             dropped=map(convert, vocabulary.all_special_tokens) if name == "default" else (),
         )
         self._tagged: dict[tuple[bool, bool], Tagged] = {}
@@ -86,11 +83,12 @@ class ReplyFormat:
 
     def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> ReplyParser:
         has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
-        if self._name == _HARMONY:
-            _, start, head = tail.rpartition(self._alphabet.written(HARMONY_MARKS[0]))
-            return HarmonyParser(self._alphabet, prompt_end=head if start else None, has_calls=has_calls)
-        if self._name == _INKLING:
-            return InklingParser(self._alphabet, thinking=thinking, has_calls=has_calls)
+        marks = self.syntax.marks
+        if self._name == "gpt-oss":
+            _, start, head = tail.rpartition(self._alphabet.written(marks[0]))
+            return HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
+        if self._name == "inkling":
+            return InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
         tagged = self._tagged.get((has_calls, thinks))
         if tagged is None:

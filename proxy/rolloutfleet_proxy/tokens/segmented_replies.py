@@ -4,6 +4,8 @@ pure."""
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import JsonCalls, arguments_of, call_of
@@ -11,11 +13,6 @@ from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
-HARMONY_MARKS: Final = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>")
-INKLING_MARKS: Final = (
-    *("<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|end_message|>"),
-    *("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
-)
 _FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
 _INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
 
@@ -23,10 +20,16 @@ _INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
 class SegmentedParser(ReplyParser):
     """What these formats share: a message's body is content or reasoning up to a mark, or a call as a whole."""
 
-    def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
-        """`has_calls`: whether any are wanted."""
+    _ends: str
+    """The marks that end a message."""
+    _begins: Mapping[Kind, str]
+    """Those that begin something behind a body of each kind that has no end."""
+
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, has_calls: bool) -> None:
+        """`marks` are the format's, as its description orders them; `has_calls`: whether any are wanted."""
         super().__init__(alphabet)
         self._has_calls = has_calls
+        self._marks = list(map(alphabet.written, marks))
         self._breaks = frozenset(alphabet.chars.values())
         self._body: Kind | None = None
         """What the text is, within the body of a message that is no call."""
@@ -38,15 +41,27 @@ class SegmentedParser(ReplyParser):
     def _waits_beyond(self, text: str) -> bool:
         return self._body is None and bool(self._text or self._later) and self._breaks.isdisjoint(text)
 
+    def _step(self, final: bool) -> bool:
+        return self._between(final) if self._body is None else self._in_body(self._body)
+
+    @abstractmethod
+    def _between(self, final: bool) -> bool:
+        """The same, where no body has begun."""
+
+    def _in_body(self, kind: Kind) -> bool:
+        """Text of a body up to the first mark that ends it, and that mark, unless it begins something."""
+        begins = self._begins[kind]
+        end = self._first(self._ends + begins)
+        self._take(kind, len(self._text) if end < 0 else end)
+        if end < 0:
+            return False
+        self._take(Kind.OWN, 0 if self._text[0] in begins else 1)
+        self._body = None
+        return True
+
     def _first(self, marks: str, start: int = 0) -> int:
         """Where the first of these marks stands; -1 for none."""
         return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
-
-    def _take_body(self, kind: Kind, marks: str) -> str:
-        """Text of a body up to a mark; the mark, or empty where there is none yet."""
-        end = self._first(marks)
-        self._take(kind, len(self._text) if end < 0 else end)
-        return "" if end < 0 else self._text[0]
 
     def _take_call(self, call: WrittenCall | None, length: int) -> None:
         if call is None:
@@ -63,11 +78,11 @@ class HarmonyParser(SegmentedParser):
     recipient `functions.NAME` makes it a call.
     """
 
-    def __init__(self, alphabet: Alphabet, *, prompt_end: str | None, has_calls: bool) -> None:
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str | None, has_calls: bool) -> None:
         """`prompt_end`: what stands behind the last start of the prompt; None where there is none."""
-        super().__init__(alphabet, has_calls=has_calls)
-        self._start, self._channel, self._message, *ends = map(alphabet.written, HARMONY_MARKS)
-        self._ends = "".join(ends)
+        super().__init__(alphabet, marks, has_calls=has_calls)
+        self._start, self._channel, self._message, *ends = self._marks
+        self._ends, self._begins = "".join(ends), dict.fromkeys(Kind, self._start)
         self._given = prompt_end
         """The head of a message that has begun, as far as the prompt has it."""
         self._has_words = False
@@ -75,15 +90,9 @@ class HarmonyParser(SegmentedParser):
         if prompt_end is not None and self._message in prompt_end:
             self._begin_body(prompt_end.partition(self._message)[0])
 
-    def _step(self, final: bool) -> bool:
-        if self._body is not None:
-            mark = self._take_body(self._body, self._start + self._ends)
-            if mark:
-                self._take(Kind.OWN, 0 if mark == self._start else 1)
-                self._body = None
-            return bool(mark)
+    def _between(self, final: bool) -> bool:
         if self._given is None and not self._text.startswith(self._start):
-            return self._between(final)
+            return self._words(final)
         behind_start = 0 if self._given is not None else 1
         message, again = self._text.find(self._message), self._text.find(self._start, behind_start)
         if message < 0 or 0 <= again < message:
@@ -100,7 +109,8 @@ class HarmonyParser(SegmentedParser):
             return True
         return self._call(function[1], message + 1, final)
 
-    def _between(self, final: bool) -> bool:
+    def _words(self, final: bool) -> bool:
+        """What is said between messages."""
         start = self._text.find(self._start)
         words = self._text if start < 0 else self._text[:start]
         self._has_words |= bool(words.strip())
@@ -130,21 +140,15 @@ class InklingParser(SegmentedParser):
     """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`;
     `<|end_message|>` ends it."""
 
-    def __init__(self, alphabet: Alphabet, *, thinking: bool, has_calls: bool) -> None:
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, thinking: bool, has_calls: bool) -> None:
         """`thinking`: whether the prompt opened a thought."""
-        super().__init__(alphabet, has_calls=has_calls)
-        self._model, self._said, self._thought, self._end, *invokes = map(alphabet.written, INKLING_MARKS)
-        self._invokes = "".join(invokes)
+        super().__init__(alphabet, marks, has_calls=has_calls)
+        self._model, self._said, self._thought, self._end, *invokes = self._marks
+        self._ends, self._invokes = self._end, "".join(invokes)
+        self._begins = {Kind.REASONING: invokes[0] if has_calls else "", Kind.CONTENT: ""}
         self._body = Kind.REASONING if thinking else None
 
-    def _step(self, final: bool) -> bool:
-        if self._body is not None:
-            ends_thought = self._invokes[0] if self._body is Kind.REASONING and self._has_calls else ""
-            mark = self._take_body(self._body, self._end + ends_thought)
-            if mark:
-                self._take(Kind.OWN, 1 if mark == self._end else 0)
-                self._body = None
-            return bool(mark)
+    def _between(self, final: bool) -> bool:
         if self._text[0] == self._model:
             self._take(Kind.OWN, 1)
             return True

@@ -80,13 +80,8 @@ class TaggedParser(ReplyParser):
     def feed(self, text: str) -> list[Piece]:
         if not text:
             return []
-        kind = _FREE.get(self._state)
-        if (
-            kind is not None
-            and not self._text
-            and not self._lead
-            and self._format.marks[self._state].are_no_part_of(text)
-        ):
+        kind = None if self._text or self._lead else _FREE.get(self._state)
+        if kind is not None and self._format.marks[self._state].are_no_part_of(text):
             return [Piece(kind, self._plain(text))]
         return super().feed(text)
 
@@ -108,9 +103,8 @@ class TaggedParser(ReplyParser):
 
     def _start(self, final: bool) -> bool:
         rest = self._text.removeprefix(self._format.header).lstrip()
-        if not final and (
-            not rest or _may_become(self._text, self._format.header) or _may_become(rest, self._format.open)
-        ):
+        may_change = _may_become(self._text, self._format.header) or _may_become(rest, self._format.open)
+        if not final and (not rest or may_change):
             return False
         if self._format.open and rest.startswith(self._format.open):
             self._take(Kind.OWN, len(self._text) - len(rest) + len(self._format.open))

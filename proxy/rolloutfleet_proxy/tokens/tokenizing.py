@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens.reading import Reader, Reply
@@ -119,26 +120,14 @@ class _NearRenders:
     def rendered(self, ask: Ask) -> array[int] | None:
         """`ChatFormat.rendered`. Raises _TooLong."""
         self.left -= 1
-        texts = [text for message in ask.messages for text in _texts(message)]
-        characters = sum(map(len, texts))
-        too_long = characters > self.longest and (
-            characters > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly(texts)
+        # What is rendered, or about as much.
+        text = msgspec.json.encode(ask.messages).decode()
+        too_long = len(text) > self.longest and (
+            len(text) > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly([text])
         )
         if too_long or self.left < 0:
             raise _TooLong
         return self.chat_format.rendered(ask)
-
-
-def _texts(message: Message) -> Iterator[str]:
-    """What a message is rendered from, or about as much."""
-    yield _text(message["content"])
-    yield message.get("reasoning_content") or ""
-    for call in message.get("tool_calls") or ():
-        yield _text(call.get("function", {}).get("arguments"))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class _Worker:

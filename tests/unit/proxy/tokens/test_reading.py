@@ -27,7 +27,7 @@ from tests.unit.proxy.tokens.models.families import (
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
-from rolloutfleet_proxy.tokens.reading import SEGMENTED_MARKS, GrowingReply, StreamDiverged
+from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.reply_pieces import Kind
 from rolloutfleet_proxy.tokens.reply_text import ReplyText
@@ -265,8 +265,8 @@ def is_own(model: ChatFormat, syntax: Syntax, text: str) -> bool:
     """Whether there is nothing in a text but white space and what the format writes between the parts of a reply."""
     own = [*(syntax.think or ()), *syntax.around.block, syntax.header, syntax.label]
     own += [mark for section in syntax.around.sections.items() for mark in section]
-    if model.name in SEGMENTED_MARKS:
-        own += SEGMENTED_MARKS[model.name]
+    if model.name in ("gpt-oss", "inkling"):
+        own += syntax.marks
         text = re.sub(r"^.*<\|message\|>$", "", text, flags=re.DOTALL)
     for mark in sorted(filter(None, own), key=len, reverse=True):
         text = text.replace(mark, "")
