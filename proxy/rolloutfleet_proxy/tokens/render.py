@@ -27,23 +27,13 @@ from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
-from rolloutfleet_proxy.tokens import deepseek
+from rolloutfleet_proxy.tokens import deepseek, quirks
 from rolloutfleet_proxy.tokens.adapted_messages import adapted, at_risk
 from rolloutfleet_proxy.tokens.call_grammar import Wanted
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
 from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
 from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
-from rolloutfleet_proxy.tokens.quirks import (
-    GPT_OSS,
-    NAMES_CALLS_BY_ID,
-    WRITTEN_FIELDS,
-    Unrenderable,
-    create_renderer,
-    dated,
-    refusal,
-    renderable,
-    system_roles,
-)
+from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
 from rolloutfleet_proxy.tokens.reply_grammar import ReplyGrammar
 from rolloutfleet_proxy.tokens.support import dropped, drops_some, support_of, trimmed_whitespace, writes_ids
@@ -139,7 +129,7 @@ class ChatFormat:
         self.vocabulary_size = max(vocabulary_size or 0, vocabulary.size)
         try:
             self._config = _config_of({"name": renderer, **(options or {})})
-            self._renderer = create_renderer(Packing(vocabulary, marks=self._marks), self._config)
+            self._renderer = quirks.create_renderer(Packing(vocabulary, marks=self._marks), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
@@ -150,14 +140,14 @@ class ChatFormat:
         self._grammar = ReplyGrammar(self._replies.syntax, vocabulary, self.stop_token_ids)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
-        self._support = support_of(self._written, kinds=system_roles(renderer))
+        self._support = support_of(self._written, kinds=quirks.system_roles(renderer))
         self._ids = Ids.WRITTEN if writes_ids(self._written) else Ids.UNWRITTEN
-        if renderer in NAMES_CALLS_BY_ID:
+        if renderer in quirks.NAMES_CALLS_BY_ID:
             self._ids = Ids.FUNCTIONS
         self._drops = drops_some(self._tried)
         """Whether tools, or their calls or results, may be missing in what is written."""
         plain, reasoned = (trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
-        self.rules = Rules(frozenset(WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
+        self.rules = Rules(frozenset(quirks.WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
         """By which messages are compared before tokens are."""
 
     # Messages to tokens
@@ -239,11 +229,11 @@ class ChatFormat:
         if not self._marks:
             return Marked(asked, tools)
         marked = self.vocabulary.control_tokens.marked(asked, tools)
-        return replace(marked, messages=asked, tools=tools) if self.name == GPT_OSS else marked
+        return replace(marked, messages=asked, tools=tools) if self.name == quirks.GPT_OSS else marked
 
     def _asked(self, messages: Sequence[Message], start: int = 0) -> list[Message]:
         """The messages from `start` on, in the form that the format expects."""
-        return renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
+        return quirks.renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
 
     def _tried(
         self, messages: Sequence[Message], args: TemplateArgs, render: Render | None = None
@@ -309,13 +299,13 @@ class ChatFormat:
         return None if added is None else self._broken(unpacked(added), args)
 
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
-        renderer = dated(self._renderer_for(args.kwargs), args.clock)
+        renderer = quirks.dated(self._renderer_for(args.kwargs), args.clock)
         try:
             if args.tools and self._breaks:
                 messages = deepseek.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
-            raise refusal(self.name, error) from error
+            raise quirks.refusal(self.name, error) from error
         return self._broken(unpacked(ids), args)
 
     def _tools(self, args: TemplateArgs) -> list[Any] | None:
@@ -379,7 +369,7 @@ class ChatFormat:
         kwargs = json.loads(said)
         try:
             config = merge_chat_template_kwargs(self._config, kwargs)
-            return create_renderer(Packing(self.vocabulary, marks=self._marks), config)
+            return quirks.create_renderer(Packing(self.vocabulary, marks=self._marks), config)
         except ValidationError as error:
             raise self._wrong_argument(error, kwargs) from None
         except (ValueError, TypeError) as error:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolloutfleet_proxy.tokens.call_grammar import Form, Parameters, sequence, text
+from rolloutfleet_proxy.tokens.reply_grammar import Form, Parameters, sequence, text
 
 MANY = 100
 
