@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 
-from rolloutfleet_proxy.tokens.vocabulary import Run, Vocabulary
+from rolloutfleet_proxy.tokens.vocabulary import Packed, Vocabulary
 
 _FIRST = 0xD800
 _FEW = 32
@@ -91,7 +91,7 @@ class ReplyText:
     def _pieces(self, ids: Sequence[int]) -> Iterable[str]:
         chars = self._alphabet.chars
         for item in self._vocabulary.packed(ids):
-            char = None if isinstance(item, Run) else chars.get(item)
+            char = None if isinstance(item, Packed) else chars.get(item)
             if char is None:
                 yield self._decoder.decode(self._vocabulary.token_bytes(item))
                 continue

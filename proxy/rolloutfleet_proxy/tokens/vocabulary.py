@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
 
@@ -39,37 +39,20 @@ _MOST_SHORT = 1000
 _MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-class Run(int):
-    """Consecutive ordinary tokens, packed into one that decodes to all their text; no token id equals it.
+class Packed(int):
+    """Consecutive ids, int32, packed into one, which decodes to all their text; no token id equals it.
 
-    Parsers look at ids one by one in Python. What they look for are marks (added tokens), so packing all between two
-    of those makes parsing cost as much as the reply has marks, and changes nothing that a parser can see.
+    Parsers and renderers look at ids one by one in Python. What parsers look for are marks (added tokens), so packing
+    all between two of those makes parsing cost as much as the reply has marks, and changes nothing that a parser can
+    see. Of a text that is rendered nothing is looked for: `unpacked` takes its ids out again.
     """
 
-    _text: bytes | Callable[[], bytes]
+    ids: array[int] | npt.NDArray[np.int32]
 
-    def __new__(cls, text: bytes | Callable[[], bytes]) -> Run:
-        """`text`, or what looks it up when it is asked for: what continues a reply seldom asks for the reply's."""
-        run = super().__new__(cls, _NO_ID)
-        run._text = text
-        return run
-
-    @property
-    def data(self) -> bytes:
-        if not isinstance(self._text, bytes):
-            self._text = self._text()
-        return self._text
-
-
-class Encoded(int):
-    """A text's ids, packed into one; no token id equals it. `unpacked` takes them out again."""
-
-    ids: array[int]
-
-    def __new__(cls, ids: array[int]) -> Encoded:
-        encoded = super().__new__(cls, _NO_ID)
-        encoded.ids = ids
-        return encoded
+    def __new__(cls, ids: array[int] | npt.NDArray[np.int32]) -> Packed:
+        packed = super().__new__(cls, _NO_ID)
+        packed.ids = ids
+        return packed
 
 
 def unpacked(ids: list[int]) -> array[int]:
@@ -79,8 +62,8 @@ def unpacked(ids: list[int]) -> array[int]:
         return found
     found = array("i")
     for token_id in ids:
-        if isinstance(token_id, Encoded):
-            found += token_id.ids
+        if isinstance(token_id, Packed):
+            found.extend(token_id.ids)
         else:
             found.append(token_id)
     return found
@@ -89,18 +72,16 @@ def unpacked(ids: list[int]) -> array[int]:
 class _TokenBytes(dict[int, bytes]):
     """Token id -> bytes, filled as tokens are met."""
 
-    def __init__(self, tokenizer: Tokenizer, *, size: int, byte_level: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, size: int, decoder: str | None) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        self._byte_level = byte_level
+        self._decoder = decoder
         self._table = np.full(size, None, dtype=object)
         """The same for many ids at once: a lookup by numpy is three times a dict's."""
 
     def __missing__(self, token_id: int) -> bytes:
-        if isinstance(token_id, Run):
-            return token_id.data
-        if isinstance(token_id, Encoded):
-            return b"".join(map(self.__getitem__, token_id.ids))
+        if isinstance(token_id, Packed):
+            return self._joined(np.asarray(token_id.ids, dtype=np.int32))
         if token_id < 0:
             # Never kept: what packs ids is equal to such a key.
             return b""
@@ -109,18 +90,21 @@ class _TokenBytes(dict[int, bytes]):
         self[token_id] = value
         return value
 
-    def joined(self, ids: npt.NDArray[np.uint32]) -> bytes:
+    def _joined(self, ids: npt.NDArray[np.int32]) -> bytes:
+        if self._decoder is None:
+            return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)).encode()
+        places = ids.view(np.uint32)
         try:
-            return b"".join(self._table.take(ids).tolist())
+            return b"".join(self._table.take(places).tolist())
         except IndexError:  # no word of the tokenizer's
             return b"".join(map(self.__getitem__, ids.tolist()))
         except TypeError:  # a token that was not met before
             for token_id in ids.tolist():
                 self._table[token_id] = self[token_id]
-            return b"".join(self._table.take(ids).tolist())
+            return b"".join(self._table.take(places).tolist())
 
     def _bytes(self, token: str) -> bytes:
-        if self._byte_level:
+        if self._decoder == "byte level":
             try:
                 return bytes(map(_BYTE_OF_LETTER.__getitem__, token))
             except KeyError:
@@ -166,10 +150,9 @@ class Vocabulary:
         self.decodes_by_bytes = decoder is not None
         self.strips_first_space = decoder == "bytes, first space stripped"
         rows = max(self.size, *self.marks, 0) + 1
-        bytes_of = _TokenBytes(tokenizer, size=rows, byte_level=decoder == "byte level")
+        bytes_of = _TokenBytes(tokenizer, size=rows, decoder=decoder)
         self.token_bytes: Callable[[int], bytes] = bytes_of.__getitem__
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
-        self._joined = bytes_of.joined if self.decodes_by_bytes else lambda ids: self.decode(ids.tolist()).encode()
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
         self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
@@ -213,11 +196,10 @@ class Vocabulary:
             self._seen.put(hash(key), True, 1)
         return found
 
-    def decode(self, token_ids: Iterable[int], *_: object, **__: object) -> str:
-        """Text of token ids (and `Run`s); bytes that are not UTF-8 become U+FFFD."""
+    def decode(self, token_ids: Iterable[int], **_: object) -> str:
+        """Text of token ids (and `Packed` ones), special ones included; bytes that are not UTF-8 become U+FFFD."""
         if not self.decodes_by_bytes:
-            with self._lock:
-                return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
         text = b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
         return text[1:] if self.strips_first_space and text.startswith(" ") else text
 
@@ -242,17 +224,17 @@ class Vocabulary:
         return b"".join(map(self.token_bytes, token_ids))
 
     def packed(self, token_ids: Sequence[int]) -> list[int]:
-        """The same ids, with what lies between two marks packed into a `Run`."""
-        ids = np.array(token_ids, dtype=np.int32).view(np.uint32)
+        """The same ids, with what lies between two marks packed into one."""
+        ids = np.array(token_ids, dtype=np.int32)
         result: list[int] = []
         start = 0
-        for position in np.flatnonzero(self._is_mark.take(ids, mode="clip")).tolist():
+        for position in np.flatnonzero(self._is_mark.take(ids.view(np.uint32), mode="clip")).tolist():
             if position > start:
-                result.append(Run(partial(self._joined, ids[start:position])))
+                result.append(Packed(ids[start:position]))
             result.append(int(ids[position]))
             start = position + 1
         if start < len(ids):
-            result.append(Run(partial(self._joined, ids[start:])))
+            result.append(Packed(ids[start:]))
         return result
 
     def encoded_in_pieces(self, text: str) -> list[int]:
@@ -297,7 +279,7 @@ class Packing:
     def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
         marked = self._marks and MARK in text
         if marked or len(text) >= PACKED_FROM:
-            return [Encoded(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens, marked=marked))]
+            return [Packed(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens, marked=marked))]
         return self._short(text, add_special_tokens).copy()
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
@@ -309,7 +291,7 @@ class Packing:
         if not tokenize:
             return text
         if self._marks and MARK in text:
-            return [Encoded(self._vocabulary.encoded(text, add_special_tokens=False, marked=True))]
+            return [Packed(self._vocabulary.encoded(text, add_special_tokens=False, marked=True))]
         return self._vocabulary.encoded_in_pieces(text)
 
 
