@@ -111,11 +111,12 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     ]
     try:
         found = chat_format(renderer)
-        if vocabulary.template is None:
+        template = vocabulary.template
+        if template is None:
             return found
 
-        def own(tools: list[Any] | None) -> Any:
-            return vocabulary.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+        def own(tools: list[Any] | None) -> str:
+            return template.render(messages, tools=tools, add_generation_prompt=True)
 
         told = tools if renderer not in deepseek.FORMATS or own(tools) != own(None) else None
         ids, text = found.full(messages, TemplateArgs(told)), own(told)

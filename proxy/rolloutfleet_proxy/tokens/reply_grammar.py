@@ -163,7 +163,7 @@ class ReplyGrammar:
             reply = [either([said, sequence(calls)] if calls else [said])]
         else:
             reply = [self._free, *([optional(sequence(calls))] if calls else [])]
-        lead = _texts(self._syntax.lead) if thinking is Thinking.FREE else []
+        lead = self._literal(self._syntax.lead) if thinking is Thinking.FREE else []
         return self._tag([*lead, *self._thought(thinking), *reply])
 
     def thinking_first(self, sampling: Mapping[str, Any], thinking: Thinking) -> str | None:
@@ -173,7 +173,7 @@ class ReplyGrammar:
         if name is None or not self.thinks or thinking is Thinking.CLOSED:
             return None
         head = [self._tokens.get(part) or text(part) for part in self._syntax.answer_head]
-        thought = self._thought(thinking, lead=_texts(self._syntax.lead), head=head)
+        thought = self._thought(thinking, lead=self._literal(self._syntax.lead), head=head)
         return self._tag([*thought, _OWN[name](sampling[name])])
 
     def _tag(self, parts: Sequence[Form]) -> str:
@@ -190,7 +190,7 @@ class ReplyGrammar:
         thought = [self._free, closed, *head, *gap]
         if thinking is Thinking.OPEN:
             return thought
-        return [optional(sequence([*lead, opened, *_texts(syntax.label), *thought]))]
+        return [optional(sequence([*lead, opened, *self._literal(syntax.label), *thought]))]
 
     def _calls(self, wanted: Wanted) -> list[Form]:
         around, reader = self._syntax.around, self._syntax.calls
@@ -228,7 +228,3 @@ class ReplyGrammar:
         """A text of the format's description, its marks as tokens."""
         parts = re.split(f"({'|'.join(map(re.escape, [*self._tokens, INDEX]))})", literal)
         return [_NUMBER if part == INDEX else self._tokens.get(part) or text(part) for part in parts if part]
-
-
-def _texts(value: str) -> list[Form]:
-    return [text(value)] if value else []

@@ -6,7 +6,7 @@ The names and filters that templates may use are those of Hugging Face's `apply_
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn
@@ -26,13 +26,7 @@ class TemplateRefusal(ValueError):
 class ChatTemplate:
     """`source` is the jinja text, `tokens` the special tokens it may name (`bos_token`, `eos_token`...)."""
 
-    def __init__(
-        self,
-        source: str,
-        *,
-        tokens: Mapping[str, str] | None = None,
-        now: Callable[[], datetime] = datetime.now,
-    ) -> None:
+    def __init__(self, source: str, *, tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
         self._tokens = dict(tokens or {})
         environment = ImmutableSandboxedEnvironment(
@@ -40,7 +34,6 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
@@ -59,14 +52,14 @@ class ChatTemplate:
 
         Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why.
         """
-        clock = {} if now is None else {"strftime_now": now.strftime}
         try:
             return self._template.render(
                 messages=list(messages),
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **(self._tokens | clock | kwargs),
+                strftime_now=(now or datetime.now().astimezone()).strftime,
+                **(self._tokens | kwargs),
             )
         except TemplateRefusal:
             raise

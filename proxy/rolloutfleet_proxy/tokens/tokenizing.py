@@ -123,7 +123,7 @@ class _NearRenders:
         # What is rendered, or about as much.
         text = msgspec.json.encode(ask.messages).decode()
         too_long = len(text) > self.longest and (
-            len(text) > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly([text])
+            len(text) > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly(text)
         )
         if too_long or self.left < 0:
             raise _TooLong

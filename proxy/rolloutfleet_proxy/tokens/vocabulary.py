@@ -115,7 +115,7 @@ class _TokenBytes(dict[int, bytes]):
 
 
 class Vocabulary:
-    """The tokenizer object of `renderers`' protocol (`renderers.base.ChatTemplateTokenizer`)."""
+    """A model's tokenizer, with what `renderers` asks of one (`Packing`)."""
 
     def __init__(
         self,
@@ -162,9 +162,9 @@ class Vocabulary:
         """What the cache of encoded texts takes."""
         return self._cache.nbytes
 
-    def encodes_quickly(self, texts: Iterable[str] = ()) -> bool:
-        """Whether a thousand characters take microseconds, in each of these texts."""
-        return self._encoding.quick and all(MARK not in text and alike(text) for text in texts)
+    def encodes_quickly(self, text: str = "") -> bool:
+        """Whether a thousand characters take microseconds, in this text."""
+        return self._encoding.quick and MARK not in text and alike(text)
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
@@ -208,18 +208,6 @@ class Vocabulary:
             return self._tokenizer.token_to_id(tokens)
         return [self._tokenizer.token_to_id(token) for token in tokens]
 
-    def apply_chat_template(
-        self, messages: Sequence[Any], *, tokenize: bool = True, return_dict: bool = False, **kwargs: Any
-    ) -> Any:
-        """The model's own template over the messages: ids, or the text where `tokenize` is false.
-
-        Raises ValueError where the model has none, or its template refuses the messages.
-        """
-        if self.template is None:
-            raise ValueError(f"{self.name_or_path} has no chat template")
-        text = self.template.render(messages, **kwargs)
-        return self.encoded_in_pieces(text) if tokenize else text
-
     def joined_bytes(self, token_ids: Iterable[int]) -> bytes:
         return b"".join(map(self.token_bytes, token_ids))
 
@@ -249,7 +237,8 @@ class Vocabulary:
 
 
 class Packing:
-    """A vocabulary whose `encode` packs the ids of a text into one.
+    """The tokenizer object of `renderers`' protocol (`renderers.base.ChatTemplateTokenizer`): a vocabulary that packs
+    the ids of a text into one.
 
     Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
     costs as much as a conversation has messages, not as much as it has tokens.
@@ -285,9 +274,16 @@ class Packing:
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
 
-    def apply_chat_template(self, messages: Sequence[Any], *, tokenize: bool = True, **kwargs: Any) -> Any:
-        """`Vocabulary.apply_chat_template`."""
-        text = self._vocabulary.apply_chat_template(messages, tokenize=False, now=self._now, **kwargs)
+    def apply_chat_template(
+        self, messages: Sequence[Any], *, tokenize: bool = True, return_dict: bool = False, **kwargs: Any
+    ) -> Any:
+        """The model's own template over the messages: ids, or the text where `tokenize` is false.
+
+        Raises ValueError where the model has none, or its template refuses the messages.
+        """
+        if self._vocabulary.template is None:
+            raise ValueError(f"{self._vocabulary.name_or_path} has no chat template")
+        text = self._vocabulary.template.render(messages, now=self._now, **kwargs)
         if not tokenize:
             return text
         if self._marks and MARK in text:
