@@ -86,29 +86,26 @@ _DECODER: Final = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_
 
 def json_object(text: str) -> dict[str, str] | None:
     """The members of a JSON object as they were written; None of anything else, also of one with a name twice."""
-    found: dict[str, str] = {}
+    text = text.strip()
     try:
-        at = _behind_space(text, 0)
-        is_first = text[at] == "{"
-        while text[at] == "," or is_first:
-            at = _behind_space(text, at + 1)
-            if is_first and text[at] == "}":
-                break
-            name, at = _DECODER.raw_decode(text, at)
-            at = _behind_space(text, at)
-            if not isinstance(name, str) or name in found or text[at] != ":":
-                return None
-            start = _behind_space(text, at + 1)
-            _, at = _DECODER.raw_decode(text, start)
-            found[name], is_first = text[start:at], False
-            at = _behind_space(text, at)
-        return found if text[at] == "}" and not text[at + 1 :].strip() else None
-    except (ValueError, IndexError, RecursionError):
+        if not isinstance(_DECODER.decode(text), dict):
+            return None
+    except (ValueError, RecursionError):
         return None
+    found: dict[str, str] = {}
+    at = _behind_space(text, 1)
+    while text[at] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        start = _behind_space(text, at)
+        _, at = _DECODER.raw_decode(text, start)
+        found[name] = text[start:at]
+        at = _behind_space(text, at)
+    return found
 
 
 def _behind_space(text: str, at: int) -> int:
-    while text[at] in " \t\n\r":
+    """Where the next name or value of an object begins, or the object ends."""
+    while text[at] in " \t\n\r,:":
         at += 1
     return at
 
@@ -223,7 +220,8 @@ class SpelledCalls(CallReader):
     @cached_property
     def _key(self) -> re.Pattern[str]:
         before, between, _ = self.argument
-        return re.compile(rf"{_tag(before)}(?P<key>[^<\n\ud800-\udfff]*?){_tag(between)}{_line(between)}")
+        line = "\n?" if between.endswith("\n") else ""
+        return re.compile(rf"{_tag(before)}(?P<key>[^<\n\ud800-\udfff]*?){_tag(between)}{line}")
 
     @cached_property
     def _tags(self) -> re.Pattern[str]:
@@ -344,17 +342,9 @@ def _tag(literal: str) -> str:
     return r"\s*".join(re.escape(part) for part in _BETWEEN_TAGS.split(literal) if part)
 
 
-def _line(literal: str) -> str:
-    return "\n?" if literal.endswith("\n") else ""
-
-
 def _is_unicode(text: str) -> bool:
     """JSON escapes can name half a character, which no UTF-8 answer can carry."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.isascii() or not _MARK.search(text)
 
 
 _DSML_NAME: Final = re.compile(r'([^"]*)">\s*')
