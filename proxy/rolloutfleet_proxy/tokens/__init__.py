@@ -7,18 +7,13 @@ quarter of the time that a proxy takes to start. Nothing here asks a server thro
 import sys
 from types import ModuleType
 
-_CLIENT = "renderers.client"
-_NAMES = ("MalformedGenerateResponseError", "OverlongPromptError")
-"""What `renderers` itself takes from there."""
-
 
 def _leave_out_client() -> None:
-    if _CLIENT in sys.modules or "renderers" in sys.modules:
-        return
-    left_out = ModuleType(_CLIENT, "Left out: see rolloutfleet_proxy.tokens.")
-    for name in _NAMES:
+    left_out = ModuleType("renderers.client", "Left out: see rolloutfleet_proxy.tokens.")
+    for name in ("MalformedGenerateResponseError", "OverlongPromptError"):  # what `renderers` itself takes from there
         setattr(left_out, name, type(name, (Exception,), {}))
-    sys.modules[_CLIENT] = left_out
+    sys.modules[left_out.__name__] = left_out
 
 
-_leave_out_client()
+if "renderers" not in sys.modules:
+    _leave_out_client()

@@ -94,7 +94,7 @@ class ReplyFormat:
         if tagged is None:
             syntax = self.syntax if thinks else replace(self.syntax, think=None)
             tagged = self._tagged[has_calls, thinks] = Tagged(syntax, self._alphabet, calls=has_calls)
-        functions = [tool.get("function", tool) for tool in tools]
+        functions = [tool["function"] for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}
         return TaggedParser(tagged, thinking=thinking and thinks, tools=declared)
 

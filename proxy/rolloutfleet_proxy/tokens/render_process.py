@@ -49,13 +49,8 @@ class RenderProcessFailed(Exception):
     """The helper process died, again after a restart."""
 
 
-class _Rendered(msgspec.Struct, omit_defaults=True):
-    ids: bytes | None = None
-    """Token ids as int32; None where the format can't extend the turn."""
-    refused: str | None = None
-    """What was wrong with the messages."""
-    param: str | None = None
-    """And where (`Unrenderable.param`)."""
+_Outcome = bytes | tuple[str, str | None] | None
+"""Token ids as int32, or message and field of `Unrenderable`; None where the format can't extend the turn."""
 
 
 class RenderProcess:
@@ -83,7 +78,7 @@ class RenderProcess:
                 with contextlib.suppress(OSError, EOFError):
                     connection = self._connected()
                     connection.send_bytes(message)
-                    return _ids_of(msgspec.msgpack.decode(connection.recv_bytes(), type=_Rendered))
+                    return _ids_of(msgspec.msgpack.decode(connection.recv_bytes(), type=_Outcome))
                 self._discard()
         raise RenderProcessFailed("the helper process died, and again after a restart")
 
@@ -118,18 +113,19 @@ class RenderProcess:
         self._process = self._connection = None
 
 
-def _ids_of(answer: _Rendered) -> array[int] | None:
-    if answer.refused is not None:
-        raise Unrenderable(answer.refused, param=answer.param)
-    return None if answer.ids is None else array("i", answer.ids)
+def _ids_of(outcome: _Outcome) -> array[int] | None:
+    if isinstance(outcome, tuple):
+        message, param = outcome
+        raise Unrenderable(message, param=param)
+    return None if outcome is None else array("i", outcome)
 
 
-def _answer(chat_format: ChatFormat, ask: Ask) -> _Rendered:
+def _outcome(chat_format: ChatFormat, ask: Ask) -> _Outcome:
     try:
         ids = chat_format.rendered(ask)
     except Unrenderable as error:
-        return _Rendered(refused=str(error), param=error.param)
-    return _Rendered(ids=None if ids is None else ids.tobytes())
+        return str(error), error.param
+    return None if ids is None else ids.tobytes()
 
 
 def main() -> None:
@@ -139,7 +135,7 @@ def main() -> None:
         chat_format = msgspec.msgpack.decode(connection.recv_bytes(), type=ModelSource).load()
         while connection.poll(_IDLE_SECONDS):
             ask = msgspec.msgpack.decode(connection.recv_bytes(), type=Ask)
-            connection.send_bytes(msgspec.msgpack.encode(_answer(chat_format, ask)))
+            connection.send_bytes(msgspec.msgpack.encode(_outcome(chat_format, ask)))
 
 
 if __name__ == "__main__":
