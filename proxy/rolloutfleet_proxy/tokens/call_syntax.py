@@ -315,17 +315,8 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
     "gemma4": _GEMMA,
 }
 
-_TEMPLATE = Syntax(header="<|im_start|>assistant\n", reasoning_strip="", content_strip="")
-TEMPLATES: Final[Mapping[str | None, Syntax]] = {
-    None: _TEMPLATE,
-    **{
-        parser: replace(_TEMPLATE, marks=syntax.marks, around=syntax.around, calls=syntax.calls)
-        for parser, syntax in (
-            ("qwen3", _HERMES),
-            ("qwen3.5", _QWEN_XML),
-            ("glm", SYNTAXES["glm-4.5"]),
-            ("deepseek-v3", _DEEPSEEK),
-        )
-    },
-}
-"""For models' own templates, by the parser that `loading` names."""
+
+def of_template(parser: str | None) -> Syntax:
+    """That of a model's own template, whose calls are those of the parser that `loading` names."""
+    family = Syntax() if parser is None else SYNTAXES["glm-4.5" if parser == "glm" else parser]
+    return Syntax(reasoning_strip="", content_strip="", marks=family.marks, around=family.around, calls=family.calls)

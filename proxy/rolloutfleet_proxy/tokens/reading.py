@@ -16,7 +16,7 @@ from typing import Any, Final
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
-from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, TEMPLATES, Syntax, Thinking
+from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, Syntax, Thinking, of_template
 from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
 from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
@@ -46,9 +46,9 @@ class ReplyFormat:
     def __init__(
         self, name: str, vocabulary: Vocabulary, *, ends: Sequence[int], tool_parser: str | None = None
     ) -> None:
-        """`ends` are the tokens that end a reply; `tool_parser` is that of a model's own template (`TEMPLATES`)."""
+        """`ends` are the tokens that end a reply; `tool_parser` is that of a model's own template."""
         self._name = name
-        self.syntax = SYNTAXES.get(name) or TEMPLATES[tool_parser]
+        self.syntax = SYNTAXES.get(name) or of_template(tool_parser)
         convert = vocabulary.convert_tokens_to_ids
         around = [*(self.syntax.think or ()), *_MARK.findall(self.syntax.header), *self.syntax.answers]
         self._alphabet = Alphabet(
