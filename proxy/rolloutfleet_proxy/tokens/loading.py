@@ -11,7 +11,7 @@ from renderers.base import MODEL_RENDERER_MAP
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek
-from rolloutfleet_proxy.tokens.model_files import ModelFiles, ModelUnreadable, read_model
+from rolloutfleet_proxy.tokens.model_files import ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
@@ -60,23 +60,14 @@ def load(
     Raises ModelUnreadable.
     """
     files = read_model(source, token=token, download_to=download_to)
-    vocabulary = Vocabulary(
-        files.tokenizer,
-        name=files.name,
-        eos_token=files.tokens.get("eos_token"),
-        unk_token=files.tokens.get("unk_token"),
-        template=files.template,
-        cache_bytes=cache_bytes,
-    )
+    vocabulary = Vocabulary(files, cache_bytes=cache_bytes)
     retention = {} if thinking_retention == "template" else {"thinking_retention": thinking_retention}
 
     def chat_format(name: str) -> ChatFormat:
         return ChatFormat(
             vocabulary,
             renderer=name,
-            context_length=files.context_length,
-            vocabulary_size=files.vocabulary_size,
-            options=_template_options(files, vocabulary) if name == "default" else retention,
+            options=_template_options(vocabulary) if name == "default" else retention,
             special_tokens_in_text=special_tokens_in_text,
         )
 
@@ -111,7 +102,7 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     ]
     try:
         found = chat_format(renderer)
-        template = vocabulary.template
+        template = vocabulary.files.template
         if template is None:
             return found
 
@@ -129,9 +120,9 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     return found
 
 
-def _template_options(files: ModelFiles, vocabulary: Vocabulary) -> dict[str, Any]:
+def _template_options(vocabulary: Vocabulary) -> dict[str, Any]:
     """How to read the replies of a model whose chat template is all that is known of it."""
-    source = files.template.source if files.template else ""
+    source = vocabulary.chat_template or ""
     parser = None
     if "<\uff5ctool\u2581calls\u2581begin\uff5c>" in source:
         parser = "deepseek-v3"

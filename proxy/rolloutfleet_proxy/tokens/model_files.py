@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,15 @@ class ModelUnreadable(Exception):
 class ModelFiles:
     name: str
     """As it was asked for."""
-    names: tuple[str, ...]
-    """That and the name that its config gives."""
     tokenizer: Tokenizer
-    tokens: Mapping[str, str]
+    names: tuple[str, ...] = ()
+    """That and the name that its config gives."""
+    tokens: Mapping[str, str] = field(default_factory=dict)
     """Special tokens by use: `eos_token`, `bos_token`..."""
-    template: ChatTemplate | None
-    model_type: str | None
-    context_length: int | None
-    vocabulary_size: int | None
+    template: ChatTemplate | None = None
+    model_type: str | None = None
+    context_length: int | None = None
+    vocabulary_size: int | None = None
 
 
 def read_model(source: str | Path, *, token: str | None = None, download_to: str | Path | None = None) -> ModelFiles:

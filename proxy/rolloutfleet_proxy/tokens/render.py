@@ -112,8 +112,6 @@ class ChatFormat:
         vocabulary: Vocabulary,
         *,
         renderer: str,
-        context_length: int | None = None,
-        vocabulary_size: int | None = None,
         options: Mapping[str, Any] | None = None,
         special_tokens_in_text: Literal["text", "token"] = "text",
     ) -> None:
@@ -125,8 +123,8 @@ class ChatFormat:
         self.vocabulary = vocabulary
         self._marks = special_tokens_in_text == "text"
         self._said_unmarked = False
-        self.context_length = context_length
-        self.vocabulary_size = max(vocabulary_size or 0, vocabulary.size)
+        self.context_length = vocabulary.files.context_length
+        self.vocabulary_size = max(vocabulary.files.vocabulary_size or 0, vocabulary.size)
         try:
             self._config = _config_of({"name": renderer, **(options or {})})
             self._renderer = quirks.create_renderer(Packing(vocabulary, marks=self._marks), self._config)

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from rolloutfleet_proxy.caches import ByteCache
 from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens
 from rolloutfleet_proxy.tokens.encoding import Encoding, alike
-from rolloutfleet_proxy.tokens.template import ChatTemplate
+from rolloutfleet_proxy.tokens.model_files import ModelFiles
 
 PACKED_FROM = 64
 """Characters from which on a text's ids are packed: scaffolding, which a renderer may look into, is shorter."""
@@ -117,21 +117,15 @@ class _TokenBytes(dict[int, bytes]):
 class Vocabulary:
     """A model's tokenizer, with what `renderers` asks of one (`Packing`)."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        name: str,
-        eos_token: str | None = None,
-        unk_token: str | None = None,
-        template: ChatTemplate | None = None,
-        cache_bytes: int = 16 << 20,
-    ) -> None:
-        self.name_or_path = name
-        self.template = template
-        self.chat_template = template.source if template else None
-        self.eos_token_id = tokenizer.token_to_id(eos_token) if eos_token else None
-        self.unk_token_id = tokenizer.token_to_id(unk_token) if unk_token else None
+    def __init__(self, files: ModelFiles, *, cache_bytes: int = 16 << 20) -> None:
+        tokenizer = files.tokenizer
+        self.files = files
+        self.name_or_path = files.name
+        self.chat_template = files.template.source if files.template else None
+        self.eos_token_id, self.unk_token_id = (
+            tokenizer.token_to_id(files.tokens[use]) if use in files.tokens else None
+            for use in ("eos_token", "unk_token")
+        )
         added = tokenizer.get_added_tokens_decoder()
         known = (tokenizer.token_to_id(mark) for mark in _MARKS)
         self.marks = frozenset(added) | {token_id for token_id in known if token_id is not None}
@@ -281,9 +275,9 @@ class Packing:
 
         Raises ValueError where the model has none, or its template refuses the messages.
         """
-        if self._vocabulary.template is None:
+        if self._vocabulary.files.template is None:
             raise ValueError(f"{self._vocabulary.name_or_path} has no chat template")
-        text = self._vocabulary.template.render(messages, now=self._now, **kwargs)
+        text = self._vocabulary.files.template.render(messages, now=self._now, **kwargs)
         if not tokenize:
             return text
         if self._marks and MARK in text:

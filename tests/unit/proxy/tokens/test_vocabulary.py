@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from rolloutfleet_engine import model_path
+from rolloutfleet_proxy.tokens.model_files import ModelFiles
 from rolloutfleet_proxy.tokens.template import ChatTemplate, TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Packed, Vocabulary
 
@@ -24,7 +25,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer, name="small", eos_token="<|im_end|>")
+    return Vocabulary(ModelFiles(name="small", tokenizer=tokenizer))
 
 
 @given(ids=st.lists(st.integers(0, 2100), max_size=30))
@@ -49,7 +50,7 @@ def test_a_vocabulary_of_words_and_bytes(strip: bool) -> None:
     tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, [], byte_fallback=True))
     parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*parts, *([decoders.Strip(" ", 1, 0)] if strip else [])])
-    vocabulary = Vocabulary(tokenizer, name="words")
+    vocabulary = Vocabulary(ModelFiles(name="words", tokenizer=tokenizer))
     assert vocabulary.decodes_by_bytes
     for ids in ([0, 1, 2], [2, 0], [0, *(3 + byte for byte in "é🙂".encode()), 1]):
         assert vocabulary.decode(ids) == tokenizer.decode(ids)
