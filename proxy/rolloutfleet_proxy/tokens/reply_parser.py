@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece
+from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
 
@@ -52,7 +52,7 @@ class ReplyParser(ABC):
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def _take(self, kind: Kind, length: int) -> None:
+    def _take(self, kind: Kind, length: int, call: WrittenCall | None = None) -> None:
         if length:
-            self._pieces.append(Piece(kind, self._plain(self._text[:length])))
+            self._pieces.append(Piece(kind, self._plain(self._text[:length]), call))
             self._text = self._text[length:]

@@ -28,18 +28,16 @@ class Alphabet:
         self.ends = frozenset(ends)
         self._marks: dict[str, str] = {}
         self.chars: dict[int, str] = dict.fromkeys(dropped, "")
-        for number, mark in enumerate(dict.fromkeys(marks)):
+        for number, mark in enumerate(sorted(set(marks), key=len, reverse=True)):
             token_id = vocabulary.convert_tokens_to_ids(mark)
             if token_id is not None:
                 self._marks[mark] = self.chars[token_id] = chr(_FIRST + number)
         self.chars |= dict.fromkeys(self.ends, "")
         self._texts = {ord(char): mark for mark, char in self._marks.items()}
-        longest_first = sorted(self._marks, key=len, reverse=True)
-        self._spelled = [(mark, self._marks[mark]) for mark in longest_first]
 
     def written(self, literal: str) -> str:
         """A text of a format's description, its marks as the characters that they are here."""
-        for mark, char in self._spelled:
+        for mark, char in self._marks.items():
             literal = literal.replace(mark, char)
         return literal
 

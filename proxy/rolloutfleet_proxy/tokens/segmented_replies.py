@@ -10,7 +10,7 @@ from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import JsonCalls, arguments_of, call_of
 from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
+from rolloutfleet_proxy.tokens.reply_pieces import Kind, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
 _FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
@@ -64,11 +64,7 @@ class SegmentedParser(ReplyParser):
         return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
 
     def _take_call(self, call: WrittenCall | None, length: int) -> None:
-        if call is None:
-            self._take(Kind.CONTENT, length)
-            return
-        self._pieces.append(Piece(Kind.CALL, self._plain(self._text[:length]), call))
-        self._text = self._text[length:]
+        self._take(Kind.CONTENT if call is None else Kind.CALL, length, call)
 
 
 class HarmonyParser(SegmentedParser):
@@ -143,29 +139,24 @@ class InklingParser(SegmentedParser):
     def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, thinking: bool, has_calls: bool) -> None:
         """`thinking`: whether the prompt opened a thought."""
         super().__init__(alphabet, marks, has_calls=has_calls)
-        self._model, self._said, self._thought, self._end, *invokes = self._marks
+        model, said, thought, self._end, *invokes = self._marks
+        self._kinds = {model: None, said: Kind.CONTENT, thought: Kind.REASONING}
         self._ends, self._invokes = self._end, "".join(invokes)
         self._begins = {Kind.REASONING: invokes[0] if has_calls else "", Kind.CONTENT: ""}
         self._body = Kind.REASONING if thinking else None
 
     def _between(self, final: bool) -> bool:
-        if self._text[0] == self._model:
+        if self._text[0] in self._kinds:
+            self._body = self._kinds[self._text[0]]
             self._take(Kind.OWN, 1)
             return True
-        if self._text[0] in (self._said, self._thought):
-            self._body = Kind.CONTENT if self._text[0] == self._said else Kind.REASONING
-            self._take(Kind.OWN, 1)
-            return True
-        return self._message(final)
-
-    def _message(self, final: bool) -> bool:
-        """A call, or text without the mark of its kind."""
+        # A call, or text without the mark of its kind.
         end = self._text.find(self._end)
         invoke = self._first(self._invokes) if self._has_calls else -1
         if end < 0 and not final:
             return False
         length = len(self._text) if end < 0 else end
-        if end < 0 or not 0 <= invoke < end:
+        if not 0 <= invoke < end:
             self._take(Kind.CONTENT, length)
         else:
             head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
