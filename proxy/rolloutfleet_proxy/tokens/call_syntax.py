@@ -92,8 +92,8 @@ class Syntax:
     """What reasoning begins with, that is none of it."""
     lead: str = ""
     """What stands before all else where the prompt leaves reasoning to the model."""
-    answer_head: tuple[str, ...] = ()
-    """What stands behind reasoning, before an answer: marks and texts."""
+    answer_head: str = ""
+    """What stands behind reasoning, before an answer."""
     gap: str = ""
     """What may stand behind that."""
     thinks_unasked: bool = True
@@ -281,7 +281,7 @@ _HARMONY = Syntax(
     header="",
     marks=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"),
     think=("<|message|>", "<|end|>"),
-    answer_head=("<|start|>", "assistant", "<|channel|>", "final", "<|message|>"),
+    answer_head="<|start|>assistant<|channel|>final<|message|>",
 )
 _INKLING = Syntax(
     answers=("<|message_model|>",),
@@ -291,7 +291,7 @@ _INKLING = Syntax(
         *("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
     ),
     think=("<|content_thinking|>", "<|end_message|>"),
-    answer_head=("<|message_model|>", "<|content_text|>"),
+    answer_head="<|message_model|><|content_text|>",
     reasoning_strip="",
     content_strip="",
 )

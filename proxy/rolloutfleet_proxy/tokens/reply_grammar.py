@@ -137,17 +137,15 @@ class ReplyGrammar:
         """`ends` are the tokens that end a turn."""
         self._syntax = syntax
         think = syntax.think or ()
-        marks = dict.fromkeys((*syntax.marks, *think, *syntax.answer_head))
-        ids = dict(zip(marks, vocabulary.convert_tokens_to_ids(list(marks)), strict=True))
-        tokens = {mark: each for mark, each in ids.items() if each in vocabulary.marks}
-        self._tokens = {mark: token(each) for mark, each in tokens.items()}
-        self.thinks = bool(think) and all(mark in tokens for mark in think)
+        ids = {mark: vocabulary.convert_tokens_to_ids(mark) for mark in (*syntax.marks, *think)}
+        self._tokens = {mark: token(each) for mark, each in ids.items() if each in vocabulary.marks}
+        self.thinks = bool(think) and all(mark in self._tokens for mark in think)
         has_answer_mark = any(each is not None for each in vocabulary.convert_tokens_to_ids(syntax.answers[:1]))
         is_written = syntax.calls is not None and syntax.calls.function is not None
-        self.holds_calls = is_written and has_answer_mark and all(map(tokens.__contains__, syntax.marks))
+        self.holds_calls = is_written and has_answer_mark and all(mark in self._tokens for mark in syntax.marks)
         """Whether there is a grammar of the format's tool calls."""
         around = filter(None, (*syntax.around.sections, syntax.around.block[0]))
-        kept_out = (*tokens, *think, *around, *(vocabulary.decode([each]) for each in ends))
+        kept_out = (*self._tokens, *think, *around, *(vocabulary.decode([each]) for each in ends))
         self._kept_out = tuple(dict.fromkeys(kept_out))
         """What free text never holds."""
         self._free: Form = {"type": "any_text", "excludes": list(self._kept_out)}
@@ -172,25 +170,24 @@ class ReplyGrammar:
         name = next((name for name in _OWN if name in sampling), None)
         if name is None or not self.thinks or thinking is Thinking.CLOSED:
             return None
-        head = [self._tokens.get(part) or text(part) for part in self._syntax.answer_head]
-        thought = self._thought(thinking, lead=self._literal(self._syntax.lead), head=head)
+        thought = self._thought(thinking, lead=self._syntax.lead, head=self._syntax.answer_head)
         return self._tag([*thought, _OWN[name](sampling[name])])
 
     def _tag(self, parts: Sequence[Form]) -> str:
         form = sequence([self._order, *parts] if self._tokens else parts)
         return json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
 
-    def _thought(self, thinking: Thinking, *, lead: Sequence[Form] = (), head: Sequence[Form] = ()) -> list[Form]:
+    def _thought(self, thinking: Thinking, *, lead: str = "", head: str = "") -> list[Form]:
         """`lead` stands before a thought that the reply opens, `head` behind any."""
         syntax = self._syntax
         gap = [optional(text(letter)) for letter in syntax.gap]
         if syntax.think is None or not self.thinks or thinking is Thinking.CLOSED:
             return gap
         opened, closed = map(self._tokens.__getitem__, syntax.think)
-        thought = [self._free, closed, *head, *gap]
+        thought = [self._free, closed, *self._literal(head), *gap]
         if thinking is Thinking.OPEN:
             return thought
-        return [optional(sequence([*lead, opened, *self._literal(syntax.label), *thought]))]
+        return [optional(sequence([*self._literal(lead), opened, *self._literal(syntax.label), *thought]))]
 
     def _calls(self, wanted: Wanted) -> list[Form]:
         around, reader = self._syntax.around, self._syntax.calls
