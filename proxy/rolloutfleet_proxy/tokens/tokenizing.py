@@ -51,11 +51,6 @@ class Tokenizing:
         self._helper = RenderProcess(source)
 
     @property
-    def helper_pid(self) -> int | None:
-        """The helper process, while there is one."""
-        return self._helper.pid
-
-    @property
     def waiting(self) -> dict[str, int]:
         """Jobs that a thread has not taken yet, by thread."""
         return {"tokenizer": self._near.waiting, "long_renders": self._far.waiting}

@@ -164,10 +164,10 @@ async def test_a_long_prompt_is_counted_in_the_process_that_renders_long_ones(
     app, agent = opened
     assert app.opened is not None
     tokenizing = app.opened.counting.prompting.tokenizing
-    assert tokenizing.helper_pid is None
+    assert tokenizing._helper.pid is None
     long: Json = {"role": "user", "content": "word " * 210_000}
     tokens = (await agent.messages.count_tokens(model="simulated", messages=[long])).input_tokens
-    assert tokens > 210_000 and tokenizing.helper_pid is not None
+    assert tokens > 210_000 and tokenizing._helper.pid is not None
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])

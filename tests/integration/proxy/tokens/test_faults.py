@@ -29,6 +29,6 @@ async def test_it_is_named_wherever_it_is_rendered(tmp_path: Path, length: int) 
         with pytest.raises(Unrenderable) as caught:
             await tokenizing.prompt([{"role": "user", "content": "x" * length}, SAID, MOODY], NO_ARGS, [])
         assert caught.value.param == "messages[2].mood"
-        assert (tokenizing.helper_pid is not None) == (length > LONG)
+        assert (tokenizing._helper.pid is not None) == (length > LONG)
     finally:
         await tokenizing.close()

@@ -42,7 +42,7 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     messages = [user(LONG_TEXT)]
     prompt = await tokenizing.prompt(messages, NO_ARGS, [])
     assert prompt == direct.prompt(messages, NO_ARGS, [])
-    pid = tokenizing.helper_pid
+    pid = tokenizing._helper.pid
     assert pid is not None
     assert pid != os.getpid()
 
@@ -54,18 +54,18 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     long = await tokenizing.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
     assert long.bridged
     assert long == direct.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
-    assert tokenizing.helper_pid == pid
+    assert tokenizing._helper.pid == pid
 
 
 async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, direct: ChatFormat) -> None:
     messages = [user(LONG_TEXT)]
     await tokenizing.prompt(messages, NO_ARGS, [])
-    pid = tokenizing.helper_pid
+    pid = tokenizing._helper.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     prompt = await tokenizing.prompt(messages, NO_ARGS, [])
     assert prompt == direct.prompt(messages, NO_ARGS, [])
-    assert tokenizing.helper_pid not in (None, pid)
+    assert tokenizing._helper.pid not in (None, pid)
 
 
 async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> None:
@@ -78,8 +78,8 @@ async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> Non
 async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
     tokenizing = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
     waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, []))
-    await comes_true(lambda: tokenizing.helper_pid)
-    pid = tokenizing.helper_pid
+    await comes_true(lambda: tokenizing._helper.pid)
+    pid = tokenizing._helper.pid
     assert pid is not None
     await tokenizing.close()
     assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError | Exception)

@@ -75,4 +75,4 @@ async def test_the_loop_goes_on_while_a_long_text_is_encoded_in_a_thread(as_in_a
         as_in_a_proxy.chat_format.vocabulary.encode(f"It is {next(numbers)}.", add_special_tokens=False)
 
     assert await longest_hold(asyncio.create_task(as_in_a_proxy.prompt([user(long)], NO_ARGS, [])), encode) < 0.25
-    assert as_in_a_proxy.helper_pid is None
+    assert as_in_a_proxy._helper.pid is None
