@@ -166,11 +166,10 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
     )
 
 
-_MINIMAX_BLOCK = ("<minimax:tool_call>", "</minimax:tool_call>")
 _MINIMAX = Syntax(
     answers=("]~b]",),
     header="]~b]ai\n",
-    marks=_MINIMAX_BLOCK,
+    marks=("<minimax:tool_call>", "</minimax:tool_call>"),
     gap="\n\n",
     call_ends_thought="where it has no end",
     around=Around(begin="<minimax:tool_call>\n", end="</minimax:tool_call>"),
@@ -185,13 +184,7 @@ def _hy(mark: str) -> str:
 _HY3 = Syntax(
     answers=("<\uff5chy_Assistant:opensource\uff5c>",),
     header="<\uff5chy_Assistant:opensource\uff5c>",
-    marks=tuple(
-        _hy(f"<{name}>")
-        for name in (
-            *("tool_calls", "/tool_calls", "tool_call", "/tool_call", "tool_sep"),
-            *("arg_key", "/arg_key", "arg_value", "/arg_value"),
-        )
-    ),
+    marks=tuple(map(_hy, ("<tool_calls>", "</tool_calls>", "<tool_sep>", *_GLM_MARKS))),
     think=("<think:opensource>", "</think:opensource>"),
     around=Around(
         begin=_hy("<tool_calls>\n"),
