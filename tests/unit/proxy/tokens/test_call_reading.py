@@ -89,7 +89,7 @@ def test_strings_keep_their_white_space(models: Path, name: str, text: str) -> N
 def ends_of(name: str) -> list[str]:
     """What the format ends arguments, calls and sections with."""
     syntax = SYNTAXES[name]
-    ends = [end for _, end in (*([syntax.block] if syntax.block else ()), *syntax.sections[:1])]
+    ends = [syntax.around.block[1], *syntax.around.sections.values()]
     if isinstance(syntax.calls, SpelledCalls):
         ends += [syntax.calls.argument[2].strip(), syntax.calls.end.strip()]
     return list(dict.fromkeys(filter(None, ends)))
