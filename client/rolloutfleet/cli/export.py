@@ -99,10 +99,11 @@ def export(
 ) -> None:
     """Lease finished trajectories and write them to a file, or with --to all of them to a folder.
 
-    [bold]export --to parquet|jsonl|safetensors -o DIR[/bold] takes what is ready from all proxies and writes it as
-    part-00000.parquet and so on, one record per row of a trajectory. A part is acknowledged once it is durable on
-    disk. If it is killed at any moment, run it again: finished parts stay, the rest is added, nothing is lost or
-    written twice. Further runs into the same folder add parts.
+    [bold]export --to parquet|jsonl|safetensors|sft -o DIR[/bold] takes what is ready from all proxies and writes it as
+    part-00000.parquet and so on, one record per row of a trajectory; sft writes examples for supervised fine-tuning, as
+    JSON lines, of the rows that train something. A part is acknowledged once it is durable on disk. If it is killed at
+    any moment, run it again: finished parts stay, the rest is added, nothing is lost or written twice. Further runs
+    into the same folder add parts.
 
     [bold]export -o FILE[/bold] writes one lease of one proxy, as JSON or safetensors. Without --ack the trajectories
     return to the fleet when the lease ends; `rolloutfleet ack` and `release` end it earlier. Without -o they are only

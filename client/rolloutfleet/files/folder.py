@@ -24,7 +24,7 @@ from rolloutfleet.fleet.trajectories import Trajectory
 
 HELD: Final = ".held.json"
 LOCK: Final = ".lock"
-_PART: Final = re.compile(r"part-(\d{5,})\.(\w+)")
+_PART: Final = re.compile(r"part-(\d{5,})\.(\w+(?:\.jsonl)?)")
 _DRAFT: Final = ".part-*.draft"
 _NOTE: Final = ".part-*.taken.json"
 
@@ -57,7 +57,7 @@ class Part:
     """One file that is being written."""
 
     def __init__(self, folder: Path, number: int, form: FileForm) -> None:
-        self.file = folder / f"part-{number:05d}.{form.value}"
+        self.file = folder / f"part-{number:05d}.{form.ending}"
         self.note = folder / f".part-{number:05d}.taken.json"
         self.trajectories: list[InFile] = []
         self._draft = folder / f".part-{number:05d}.draft"
@@ -124,7 +124,7 @@ class ExportFolder:
             found = _PART.fullmatch(file.name)
             if found is None:
                 continue
-            if found[2] != self._form:
+            if found[2] != self._form.ending:
                 raise WrongFolder(f"{self.folder} has {found[2]} parts; name another folder for {self._form}")
             self._next = max(self._next, int(found[1]) + 1)
         for draft in self.folder.glob(_DRAFT):
@@ -136,7 +136,7 @@ class ExportFolder:
         """Of parts that are finished, and that the fleet may not have heard of. Other notes are removed."""
         found = []
         for note in sorted(self.folder.glob(_NOTE)):
-            part = self.folder / f"{note.name.removeprefix('.').removesuffix('.taken.json')}.{self._form.value}"
+            part = self.folder / f"{note.name.removeprefix('.').removesuffix('.taken.json')}.{self._form.ending}"
             if part.exists():
                 found.append(Taken(note, _entries(note)))
             else:

@@ -1,8 +1,9 @@
-"""Writers of one file each: parquet, jsonl, safetensors. Memory is bounded by what a part may hold.
+"""Writers of one file each: parquet, jsonl, safetensors, sft. Memory is bounded by what a part may hold.
 
 Formats: https://parquet.apache.org/docs/file-format, https://jsonlines.org, https://huggingface.co/docs/safetensors.
 
-In parquet and jsonl a record stands for one row of a trajectory, and needs no other.
+In parquet and jsonl a record stands for one row of a trajectory, and needs no other. In sft a line is an example of
+supervised fine-tuning.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory
+from rolloutfleet.formats import sft
 from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory, Included
 
 Record = dict[str, Any]
@@ -70,6 +72,12 @@ class FileForm(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
     SAFETENSORS = "safetensors"
+    SFT = "sft"
+
+    @property
+    def ending(self) -> str:
+        """Of a part's name."""
+        return "sft.jsonl" if self is FileForm.SFT else self.value
 
 
 class MissingLibrary(Exception):
@@ -108,6 +116,7 @@ def part_writer(form: FileForm, file: Path) -> PartWriter:
         FileForm.PARQUET: ParquetWriter,
         FileForm.JSONL: JsonlWriter,
         FileForm.SAFETENSORS: SafetensorsWriter,
+        FileForm.SFT: SftWriter,
     }
     return made[form](file)
 
@@ -119,10 +128,20 @@ class JsonlWriter(PartWriter):
         self._out = file.open("wb")
 
     def add(self, trajectory: Trajectory) -> None:
-        for record in records(trajectory):
-            listed = {name: value.tolist() if name in TYPES else value for name, value in record.items()}
-            line = json.dumps(listed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        for record in self.lines(trajectory):
+            line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             self.written += self._out.write(line.encode() + b"\n")
+
+    def lines(self, trajectory: Trajectory) -> Iterator[Record]:
+        for record in records(trajectory):
+            yield {name: value.tolist() if name in TYPES else value for name, value in record.items()}
+
+
+class SftWriter(JsonlWriter):
+    """A line of JSON for each row that trains something: an example, as `rolloutfleet.formats.sft.rows` makes it."""
+
+    def lines(self, trajectory: Trajectory) -> Iterator[Record]:
+        yield from sft.rows([trajectory])
 
 
 class ParquetWriter(PartWriter):

@@ -25,8 +25,9 @@ from rolloutfleet.files.forms import FileForm
 from rolloutfleet.files.writing import Progress, export_to
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory
+from rolloutfleet.formats import sft
 
-FORMS = list(FileForm)
+RECORDS = [form for form in FileForm if form is not FileForm.SFT]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def fleet(pair: Running) -> Iterator[Fleet]:
         yield fleet
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", RECORDS)
 def test_the_files_hold_what_an_export_hands_out(pair: Running, fleet: Fleet, form: FileForm, tmp_path: Path) -> None:
     drained(fleet)
     sessions = made(fleet, 5)
@@ -98,13 +99,18 @@ def session_turns(fleet: Fleet, pair: Running, session_id: str, tmp_path: Path) 
     return {turn["turn_id"] for record in read(tmp_path / "out") for turn in record["turns"]}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", list(FileForm))
 def test_killed_anywhere_and_run_again_nothing_is_lost_or_twice(
     pair: Running, fleet: Fleet, form: FileForm, tmp_path: Path
 ) -> None:
     """It dies before each renaming or removal of a part's files, and in the middle of parts, until it gets through."""
     drained(fleet)
-    sessions = made(fleet, 4, turns=1)
+    made(fleet, 4, turns=1)
+    with fleet.export(on_exit="keep") as export:
+        leased = list(export)
+    fleet.release(leased)
+    # Examples have no name. The same tokens may have been sampled twice.
+    expected = Counter(tuple(example["input_ids"]) for example in sft.rows(leased))
     folder = tmp_path / "out"
     words = ("--to", form.value, "-o", str(folder), "--part-size", "1Ki", "--lease-seconds", "2")
     with dying(command(pair, *words)[3:]) as run_until:
@@ -112,16 +118,37 @@ def test_killed_anywhere_and_run_again_nothing_is_lost_or_twice(
             if (status := run_until(moment)) == 0:
                 break
             assert status == -signal.SIGKILL
-            twice = Counter(record["trajectory_id"] for record in read(folder))
-            assert set(twice.values()) <= {1}
+            assert written(folder) <= expected
         else:
             raise AssertionError("it never came to its end")
     assert moment > 5
-    found = Counter(record["session_id"] for record in read(folder))
-    assert found == Counter(list(sessions))
+    assert written(folder) == expected
     assert fleet.audit().sessions.leased == 0
     assert fleet.audit().sessions.live == 0
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == [".lock"]
+
+
+def written(folder: Path) -> Counter[tuple[int, ...]]:
+    """The rows in finished parts."""
+    return Counter(tuple(record["input_ids"]) for record in read(folder))
+
+
+def test_examples_for_fine_tuning_are_those_of_the_rows_that_train(pair: Running, fleet: Fleet, tmp_path: Path) -> None:
+    drained(fleet)
+    made(fleet, 3)
+    with fleet.start_session("fails") as session:
+        talk_on(session, [{"role": "user", "content": "begin"}])
+        session.close(outcome="failed")
+    with fleet.export(on_exit="keep") as export:
+        leased = list(export)
+    fleet.release(leased)
+    done = asked(pair, "--to", "sft", "-o", str(tmp_path / "out"))
+    assert (done.returncode, done.stdout.startswith("4 trajectories")) == (0, True), done
+    examples = sft.rows(leased)
+    assert len(examples) == 3
+    assert sorted(read(tmp_path / "out"), key=str) == sorted(examples, key=str)
+    audit = fleet.audit()
+    assert (audit.sessions.live, audit.sessions.leased, audit.balanced) == (0, 0, True)
 
 
 @contextlib.contextmanager
