@@ -9,6 +9,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 IMAGE_LOCK := $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --constraint requirements.lock
 
+DIST := dist
+
 export PYTHON
 # Tests start thousands of processes, and half of a start would be compiling.
 unexport PYTHONDONTWRITEBYTECODE
@@ -166,7 +168,7 @@ cluster: $(READY) ## compile Kubernetes and build the node image once for all cl
 
 .PHONY: clean
 clean: ## remove what make created here (shared caches stay in ~/.cache/rolloutfleet: make clean-sglang clean-cluster)
-	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin
+	@rm -rf .venv .cache .rolloutfleet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/bin dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-sglang
@@ -177,6 +179,12 @@ clean-sglang: $(READY) ## remove the shared SGLang, every version of it
 .PHONY: clean-cluster
 clean-cluster: $(READY) ## remove every test cluster, and everything cached for them
 	@$(BIN)/python -m toolchain.kubernetes down --all --cache
+
+.PHONY: wheel
+wheel: $(READY) ## build the wheel into dist/: one file that pip installs anywhere, a trainer's environment too (1 MB)
+	@rm -f "$(DIST)"/rolloutfleet-*.whl
+	@$(BIN)/uv build --quiet --wheel --no-build-isolation --out-dir "$(DIST)"
+	@du -h "$(DIST)"/rolloutfleet-*.whl
 
 .PHONY: images
 images: $(READY) ## build the images of proxy, operator, gateway and simulated engine (ARGS=--help for bases and names)

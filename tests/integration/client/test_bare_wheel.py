@@ -1,15 +1,13 @@
-"""The wheel without an extra: each command works, or says what is missing and how to install it from this wheel."""
+"""`make wheel` without an extra: what a trainer imports is there, and each command works, or says what is missing and how
+to install it from this wheel."""
 
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.client.environments import empty, uv
 from tests.paths import ROOT
 from tests.waiting import START
-
-UV = str(Path(sys.executable).with_name("uv"))
 
 
 def done(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -19,25 +17,46 @@ def done(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("a wheel")
-    built = done(UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", str(folder), str(ROOT))
+    built = done("make", "wheel", f"DIST={folder}")
     assert not built.returncode, built.stderr
     [found] = folder.glob("*.whl")
+    assert built.stdout.endswith(f"M\t{found}\n")
     return found
 
 
 @pytest.fixture(scope="module")
-def commands(wheel: Path) -> Iterator[Path]:
+def commands(wheel: Path) -> Path:
     """The folder of its commands."""
-    environment = wheel.parent / "bare"
-    python = str(environment / "bin" / "python")
-    pinned = ("--constraint", str(ROOT / "requirements.lock"))
-    for words in (
-        ("venv", "--no-project", "--python", sys.executable, str(environment)),
-        ("pip", "install", "--python", python, *pinned, str(wheel)),
-    ):
-        made = done(UV, *words, "--quiet")
-        assert not made.returncode, made.stderr
-    yield environment / "bin"
+    python = empty(wheel.parent / "bare")
+    uv("pip", "install", "--python", python, "--constraint", ROOT / "requirements.lock", wheel)
+    return python.parent
+
+
+def test_the_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size < 2 * 2**20
+
+
+EVERY_FORMAT = """
+from importlib import import_module
+from pkgutil import iter_modules
+from rolloutfleet import formats
+found = [import_module(f"{formats.__name__}.{module.name}") for module in iter_modules(formats.__path__)]
+assert formats.trl in found and formats.verl in found
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import rolloutfleet",
+        "from rolloutfleet import AsyncFleet, Command, Fleet",
+        "import rolloutfleet.advantages",
+        EVERY_FORMAT,
+    ],
+)
+def test_a_trainer_imports_what_it_needs(commands: Path, tmp_path: Path, program: str) -> None:
+    imported = done(str(commands / "python"), "-c", program, folder=tmp_path)
+    assert (imported.returncode, imported.stdout, imported.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(

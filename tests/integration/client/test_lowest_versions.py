@@ -2,33 +2,26 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.integration.client.environments import empty, uv
 from tests.paths import ROOT
 from tests.waiting import START
 
-UV = Path(sys.executable).with_name("uv")
-PLAIN = ("--quiet", "--no-header", "--no-annotate")
-
-
-def uv(*words: str | Path) -> None:
-    done = subprocess.run([UV, *words], cwd=ROOT, capture_output=True, text=True, timeout=START, check=False)
-    assert not done.returncode, done.stderr
+PLAIN = ("--no-header", "--no-annotate")
 
 
 def test_the_unit_tests_of_the_client_pass_on_the_lowest_versions(tmp_path: Path) -> None:
-    lowest, chosen, environment = tmp_path / "lowest.txt", tmp_path / "chosen.txt", tmp_path / "environment"
+    lowest, chosen = tmp_path / "lowest.txt", tmp_path / "chosen.txt"
     resolution = ("--resolution", "lowest-direct", "--no-deps", "--extra", "parquet")
     uv("pip", "compile", *PLAIN, *resolution, "-o", lowest, "pyproject.toml")
     # What stands in the output file is kept where it can be.
     chosen.write_text((ROOT / "requirements.lock").read_text())
     wanted = ("--extra", "all", "--group", "dev", "--constraint", lowest)
     uv("pip", "compile", *PLAIN, *wanted, "-o", chosen, "pyproject.toml")
-    uv("venv", "--quiet", "--no-project", "--python", sys.executable, environment)
-    python = environment / "bin" / "python"
-    uv("pip", "sync", "--quiet", "--python", python, chosen)
-    uv("pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ".")
+    python = empty(tmp_path / "environment")
+    uv("pip", "sync", "--python", python, chosen)
+    uv("pip", "install", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ".")
 
     # Fewer examples of hypothesis than in CI: `make test` has looked at them all.
     inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
