@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from tests.agents.frameworks import FRAMEWORKS
 from tests.agents.install import python_of
 from tests.cluster import apiserver
 from tests.engine.sglang import places
+from tests.integration.client import trainers
 from toolchain import typescript
 from toolchain.environments import NotInstalled
 from toolchain.kubernetes import lifecycle
@@ -106,7 +108,10 @@ _CLAUDE_CODE: Final = partial(python_of, "claude-agent-sdk")
 _LOOP: Final = "tests/agents/test_frameworks.py::test_a_loop_is_captured_as_one_conversation"
 _OTHERS: Final = {"openai-agents": ("tests/agents/test_codex.py::test_openai_agents_branches_only_for_a_form",)}
 
+_BESIDE: Final = "tests/integration/client/test_beside_trainers.py::test_the_base_resolves_beside"
+
 DOWNLOADS: Final[Mapping[str, Sequence[Download]]] = {
+    "integration": [Download(partial(trainers.fetch, each), (f"{_BESIDE}[{each}]",)) for each in trainers.TRAINERS],
     "engine": [Download(_CLAUDE_CODE, ("tests/engine/examples/test_claude_code.py",))],
     "agents": [
         Download(_CLAUDE_CODE, ("tests/agents/test_claude_code.py",)),
@@ -127,14 +132,17 @@ def missing(folder: str) -> list[str]:
 
 
 def refused(folder: str) -> dict[str, str]:
-    """Fetch what a folder's tests need; the node ids of those that can't run, and why.
+    """Fetch what a folder's tests need, several at a time; the node ids of those that can't run, and why.
 
     Another content than the lock's is no refusal: it raises.
     """
+    downloads = DOWNLOADS.get(folder, ())
+    with ThreadPoolExecutor() as pool:
+        refusals = list(pool.map(_refusal, downloads))
     return {
         test: why
-        for download in DOWNLOADS.get(folder, ())
-        if (why := _refusal(download)) is not None
+        for download, why in zip(downloads, refusals, strict=True)
+        if why is not None
         for test in download.needed_by
     }
 

@@ -1,5 +1,5 @@
-"""`make wheel` without an extra: what a trainer imports is there, and each command works, or says what is missing and how
-to install it from this wheel."""
+"""`make wheel` without an extra: what a trainer imports is there, and each command works, or says what is missing and
+how to install it from this wheel."""
 
 import subprocess
 from pathlib import Path
