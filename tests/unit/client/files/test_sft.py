@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ def test_lines_are_the_examples_of_each_trajectory(drawn: list[list[Trajectory]]
     assert writer.written == len(content)
     lines = [json.loads(line) for line in content.splitlines()]
     assert lines == [example for trajectory in trajectories for example in sft.rows([trajectory])]
+
+
+def test_lines_have_messages_and_tools_where_they_are_included(tmp_path: Path) -> None:
+    [one] = rollout(SIX)
+    said, tools = [{"role": "user", "content": "ß"}], [{"type": "function", "function": {"name": "f"}}]
+    rows = tuple(replace(row, messages=said, tools=tools) for row in one.rows)
+    writer = part_writer(FileForm.SFT, tmp_path / "part")
+    writer.add(replace(one, rows=rows))
+    writer.close()
+    lines = [json.loads(line) for line in (tmp_path / "part").read_bytes().splitlines()]
+    assert lines and all((line["messages"], line["tools"]) == (said, tools) for line in lines)
 
 
 def test_a_part_that_trains_nothing_is_finished_and_names_its_trajectories(tmp_path: Path) -> None:
