@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsFloat
 
@@ -217,7 +218,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     def _has_room(self) -> bool:
         """True where agents would not wait for a slot, and not many groups wait for the trainer."""
         slots, n = self._plan.concurrency, self._plan.n
-        return len(self._ready) < max(1, slots // n) and self._unfinished + n <= max(slots, n)
+        few_wait = len(self._ready) < max(1, slots // n)
+        return self._error is None and few_wait and self._unfinished + n <= max(slots, n)
 
     async def _run(self, place: int, task: Any, started: "AsyncGroup") -> None:
         group = EpisodeGroup(place=place, group_id=started.group_id, task=task)
@@ -236,7 +238,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             for each_task in working:
                 each_task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
-            await self._close(group)
+            with suppress(FleetError):  # told already, or nobody listens any more
+                await self._close(group)
             self._signal.wake()
 
     async def _until_ended(self, working: Mapping["asyncio.Task[None]", Episode]) -> None:
@@ -313,8 +316,10 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         group has ended."""
         try:
             while not await self._attempt(episode):
-                episode.attempt += 1
                 await self._replace(episode)
+                episode.attempt += 1
+        except FleetError as error:  # no session takes the place of that one
+            episode.error, episode.ending = error, ending_of(error)
         finally:
             self._unfinished -= 1
             self._signal.wake()
@@ -394,10 +399,12 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     async def _close(self, episodes: Iterable[Episode]) -> None:
         """Close those that are open. What an agent itself said of its end counts."""
-        left = [episode for episode in episodes if self._open.pop(episode.session_id, None) is not None]
+        left = [episode for episode in episodes if episode.session_id in self._open]
         for episode in left:
             episode.ending = self._fleet._in_blocks.pop(episode.session_id, None) or episode.ending
         raise_first(await each([self._fleet._end_one(one.session_id, one.ending) for one in left]))
+        for episode in left:  # not before: who is broken off here is closed again
+            self._open.pop(episode.session_id, None)
 
     async def _keep_open(self) -> None:
         """Touch the sessions, so that they go stale with this process alone."""

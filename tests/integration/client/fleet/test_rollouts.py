@@ -216,6 +216,18 @@ def test_an_agent_that_could_not_connect_is_run_again_in_the_place_of_its_sessio
     assert (episode.attempt, episode.outcome, episode.reason) == (2, "failed", "ConnectionRefusedError: again")
 
 
+def test_an_agent_whose_session_has_no_successor_has_failed(fleet: Fleet) -> None:
+    def gone(session: Any, task: str) -> None:
+        if task == "ends":
+            session.delete()
+            raise ConnectionRefusedError
+
+    with fleet.rollout(gone, ["ends", "stays"], n=1, ordered=True) as episodes:
+        ((ended,), (well,)) = episodes
+    assert (ended.outcome, ended.attempt, type(ended.error)) == ("failed", 0, Gone)
+    assert well.outcome == "completed"
+
+
 def test_a_group_comes_without_its_last_once_its_deadline_is_over(fleet: Fleet) -> None:
     begun: list[str] = []
 
