@@ -8,43 +8,19 @@ each update is loaded by the engine under a new version. At the end it checks th
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
+from examples.real_fleet import command_of, real_fleet, run
 from examples.tiny_rl.picture import draw, table
 from rich.console import Console
-from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed, find
-from tests.processes import NotServing, free_port, serving
+from tests.processes import NotServing
 
-from rolloutfleet.specfile import load_fleet
-from rolloutfleet_operator.local import LocalFleet, LocalFleetError
-
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS_TO_START = 400.0
-RESOURCE = """\
-apiVersion: rolloutfleet.dev/v1alpha1
-kind: RolloutFleet
-metadata: {{name: tiny-rl}}
-spec:
-  model: tiny
-  tokenizer: {{path: {model}}}
-  proxies: {{replicas: 2}}
-  gateway: {{engines: {{urls: ["{engine}"]}}}}
-"""
-RUN = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
-    "runpy.run_module('examples.tiny_rl.trainer', run_name='__main__')"
-)
-"""What SGLang's environment lacks comes from this one."""
+from rolloutfleet_operator.local import LocalFleetError
 
 console = Console(highlight=False)
 
@@ -68,54 +44,16 @@ def main() -> int:
 
 
 async def _run(folder: Path, installed: Installed, asked: argparse.Namespace) -> int:
-    port = free_port()
-    command = launch.command(installed, model=installed.model("first"), port=port, request_log=folder / "requests")
     console.print("starting SGLang (a minute) and a fleet")
-    with serving(
-        command,
-        port=port,
-        log=folder / "sglang.log",
-        environment=launch.environment(installed),
-        deadline=SECONDS_TO_START,
-    ) as engine:
-        async with _fleet(folder, engine.url, installed):
-            results = folder / "results.json"
-            status = await _trained(installed, folder, asked, results)
+    results = folder / "results.json"
+    async with real_fleet(folder, installed, name="tiny-rl") as fleet:
+        words = ["--fleet", str(fleet), "--folder", str(folder), "--results", str(results)]
+        words += ["--steps", str(asked.steps), "--seed", str(asked.seed)]
+        words += ["--shuffle-rewards"] if asked.shuffle_rewards else []
+        status = await run(command_of(installed.python, "examples.tiny_rl.trainer", words), installed)
     if status == 0:
         _keep(json.loads(results.read_text()), asked)
     return status
-
-
-@contextlib.asynccontextmanager
-async def _fleet(folder: Path, engine: str, installed: Installed) -> AsyncIterator[None]:
-    resource = folder / "fleet.yaml"
-    resource.write_text(RESOURCE.format(model=installed.model("first"), engine=engine))
-    fleet = LocalFleet(load_fleet(resource), state_dir=folder / "state", beside=folder, report=lambda _: None)
-    await fleet.start()
-    try:
-        yield
-    finally:
-        await fleet.stop()
-
-
-async def _trained(installed: Installed, folder: Path, asked: argparse.Namespace, results: Path) -> int:
-    """Run the trainer where PyTorch is; its exit status."""
-    words = ["--fleet", str(folder / "state"), "--folder", str(folder), "--results", str(results)]
-    words += ["--steps", str(asked.steps), "--seed", str(asked.seed)]
-    words += ["--shuffle-rewards"] if asked.shuffle_rewards else []
-    ours = [str(ROOT / name) for name in ("client", "")]
-    trainer = await asyncio.create_subprocess_exec(
-        *(str(installed.python), "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), *words),
-        cwd=ROOT,
-        env=launch.environment(installed, os.environ) | {"PYTHONPATH": os.pathsep.join(ours)},
-        stdin=subprocess.DEVNULL,
-    )
-    try:
-        return await trainer.wait()
-    finally:
-        if trainer.returncode is None:
-            trainer.terminate()
-            await trainer.wait()
 
 
 def _keep(found: dict[str, object], asked: argparse.Namespace) -> None:

@@ -1,17 +1,14 @@
 """One update of examples/tiny_rl and its parity check, against the real engine: what its full runs rest on."""
 
 import json
-import os
 import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.tiny_rl.__main__ import RUN
+from examples.real_fleet import command_of, environment_of
 from examples.tiny_rl.agents import GROUP, GROUPS
 from tests.engine.engines import Engine
-from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed
 from tests.fleets import ProxyProcess
 from tests.integration.proxy.metrics import samples
@@ -84,11 +81,11 @@ def trained(
 ) -> tuple["subprocess.CompletedProcess[str]", dict[str, Any]]:
     """The trainer in SGLang's environment, as `python -m examples.tiny_rl` starts it."""
     results = folder / "results.json"
-    where = ("--fleet", str(fleet_file), "--folder", str(folder), "--results", str(results))
+    words = ["--fleet", str(fleet_file), "--folder", str(folder), "--results", str(results), "--steps", str(steps)]
     done = subprocess.run(
-        [sglang.python, "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), *where, "--steps", str(steps)],
+        command_of(sglang.python, "examples.tiny_rl.trainer", words),
         cwd=ROOT,
-        env=launch.environment(sglang) | {"PYTHONPATH": os.pathsep.join([str(ROOT / "client"), str(ROOT)])},
+        env=environment_of(sglang),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

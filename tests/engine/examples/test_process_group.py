@@ -1,14 +1,12 @@
 """Weights over a process group of gloo: the real engine has them afterwards as if it had loaded them from disk."""
 
 import json
-import os
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
+from examples.real_fleet import command_of, environment_of
 from tests.engine.engines import Engine
-from tests.engine.sglang import launch
 from tests.engine.sglang.places import Installed
 from tests.engine.test_capture import version_one_again as version_one_again
 from tests.engine.test_versions import OTHER_WEIGHTS, SAME_WEIGHTS, furthest, judged, new_prompt
@@ -16,12 +14,6 @@ from tests.fleets import ProxyProcess
 from tests.paths import ROOT
 from tests.processes import Server, free_port
 from tests.waiting import SGLANG_START
-
-RUN = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
-    "runpy.run_module('examples.trainers.process_group', run_name='__main__')"
-)
-"""What SGLang's environment lacks comes from this one."""
 
 
 @pytest.fixture
@@ -60,9 +52,9 @@ async def test_weights_over_a_process_group_are_those_of_the_disk(
         *("--address", f"127.0.0.1:{free_port()}", "--bucket-bytes", "200000"),
     ]
     done = subprocess.run(
-        [sglang.python, "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), *words],
+        command_of(sglang.python, "examples.trainers.process_group", words),
         cwd=ROOT,
-        env=launch.environment(sglang) | {"PYTHONPATH": os.pathsep.join([str(ROOT / "client"), str(ROOT)])},
+        env=environment_of(sglang),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
