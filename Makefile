@@ -28,6 +28,10 @@ tiny-rl: sglang ## a complete small training run on a real SGLang on the CPU, wi
 claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch in PyTorch, on a simulated engine (10 GB, a minute)
 	@$(BIN)/python -m examples.claude_code $(ARGS)
 
+.PHONY: trl
+trl: sglang ## GRPO by TRL on a real SGLang on the CPU, its rollouts in a fleet, checked row by row (10 GB, minutes)
+	@$(BIN)/python -m examples.trainers.trl $(ARGS)
+
 ##@ Check it (ARGS='-k tree' chooses tests of a part)
 .PHONY: test
 test: $(READY) ## style, types and tests/unit: no processes, no ports, nothing more to install (3 minutes)
@@ -138,6 +142,8 @@ lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	@$(LOCK) $(ARGS) tests/engine/sglang/requirements.in -o tests/engine/sglang/requirements.lock
 	@for name in $(basename $(notdir $(wildcard tests/agents/environments/*.in))); do \
 	    $(LOCK) $(ARGS) tests/agents/environments/$$name.in -o tests/agents/environments/$$name.lock || exit; done
+	@$(LOCK) $(ARGS) --constraint tests/engine/sglang/requirements.lock examples/trainers/environments/trl.in \
+	    -o examples/trainers/environments/trl.lock
 	@for peer in litellm sglang_router; do \
 	    $(LOCK) $(ARGS) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.lock || exit; done
 	@$(IMAGE_LOCK) --extra proxy --extra otel pyproject.toml images/init.in -o images/proxy.lock

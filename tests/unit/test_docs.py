@@ -7,6 +7,7 @@ import pkgutil
 import re
 from itertools import accumulate
 from pathlib import Path
+from textwrap import dedent
 
 import msgspec
 import pytest
@@ -115,6 +116,17 @@ def test_the_waits_of_an_sdk_are_the_sdks_own() -> None:
     assert table is not None
     retries, seconds = ([float(cell.split()[0]) for cell in row.split("|")] for row in table.groups())
     assert seconds == [pytest.approx(waits[int(retry) - 1], abs=0.051) for retry in retries]
+
+
+def test_glue_for_trl_is_the_examples_and_takes_fifteen_lines() -> None:
+    example = (ROOT / "examples" / "trainers" / "trl" / "train.py").read_text()
+    found = re.search(r"# Between TRL and the fleet: [^\n]*\n(.*) {4}# TRL, as ever", example, re.DOTALL)
+    assert found is not None
+    glue = dedent(found[1]).strip()
+    begin = "with ExitStack() as step:\n"
+    assert begin in example
+    assert f"```python\n{glue}\n\n{begin}" in (ROOT / "docs" / "trainers.md").read_text()
+    assert len([line for line in (glue + begin).splitlines() if line.strip()]) <= 15
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
