@@ -20,7 +20,7 @@ from tests.processes import Server
 from tests.waiting import PATIENCE, eventually
 
 JSON = Any
-LONG = 1200
+LONG = 2400
 ENDLESS = 7000
 """Tokens that take the engine far longer than any test waits for it to stop."""
 
