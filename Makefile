@@ -32,6 +32,10 @@ claude-code: sglang ## rollouts of the real Claude Code with rewards, as a batch
 trl: sglang ## GRPO by TRL on a real SGLang on the CPU, its rollouts in a fleet, checked row by row (10 GB, minutes)
 	@$(BIN)/python -m examples.trainers.trl $(ARGS)
 
+.PHONY: trainers
+trainers: sglang ## rows against the classes of Tinker, verl, AReaL and TRL, in environments of their own (10 GB, a minute)
+	@$(BIN)/python -m examples.trainers.classes $(ARGS)
+
 ##@ Check it (ARGS='-k tree' chooses tests of a part)
 .PHONY: test
 test: $(READY) ## style, types and tests/unit: no processes, no ports, nothing more to install (3 minutes)
@@ -144,6 +148,9 @@ lock: $(READY) ## update the lock files (newest versions: ARGS=--upgrade)
 	    $(LOCK) $(ARGS) tests/agents/environments/$$name.in -o tests/agents/environments/$$name.lock || exit; done
 	@$(LOCK) $(ARGS) --constraint tests/engine/sglang/requirements.lock examples/trainers/environments/trl.in \
 	    -o examples/trainers/environments/trl.lock
+	@for name in tinker verl areal; do \
+	    $(LOCK) $(ARGS) --no-deps examples/trainers/environments/$$name.in \
+	    -o examples/trainers/environments/$$name.lock || exit; done
 	@for peer in litellm sglang_router; do \
 	    $(LOCK) $(ARGS) benchmarks/peers/$$peer.in -o benchmarks/peers/$$peer.lock || exit; done
 	@$(IMAGE_LOCK) --extra proxy --extra otel pyproject.toml images/init.in -o images/proxy.lock

@@ -5,7 +5,7 @@ import contextlib
 import os
 import subprocess
 import sysconfig
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +29,10 @@ spec:
   gateway: {{engines: {{urls: ["{engine}"]}}}}
 """
 RUN: Final = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+    "import os, runpy, sys; sys.path += sys.argv.pop(1).split(os.pathsep); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__')"
 )
-"""What the other Python's environment lacks comes from this one."""
+"""What the other Python's environment lacks comes from others, and from this one."""
 
 
 @contextlib.asynccontextmanager
@@ -57,9 +58,13 @@ async def real_fleet(folder: Path, installed: Installed, *, name: str) -> AsyncI
             await fleet.stop()
 
 
-def command_of(python: Path, module: str, words: Sequence[str]) -> list[str]:
-    """A module of this repository, with its arguments, in another Python. Start it in ROOT."""
-    return [str(python), "-W", "ignore", "-c", RUN, sysconfig.get_path("purelib"), module, *words]
+def command_of(python: Path, module: str, words: Sequence[str], *, beside: Iterable[Path] = ()) -> list[str]:
+    """A module of this repository, with its arguments, in another Python. Start it in ROOT.
+
+    `beside` are folders of packages that come before this environment's.
+    """
+    packages = os.pathsep.join([*map(str, beside), sysconfig.get_path("purelib")])
+    return [str(python), "-W", "ignore", "-c", RUN, packages, module, *words]
 
 
 def environment_of(installed: Installed) -> dict[str, str]:
