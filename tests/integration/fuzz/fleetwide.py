@@ -33,6 +33,8 @@ class Weights:
 
     run: int = 0
     version: int = 0
+    sampled: int = 1
+    """The highest version that engines have had, and tokens may have."""
 
 
 def _said(lane: Lane, route: str, body: Json, *, effect: Effect = nothing, **options: Any) -> Ask:
@@ -75,12 +77,15 @@ async def update_weights(lane: Lane, ask: Ask_, weights: Weights) -> None:
     state = await ask(by_admin(lane, "GET /peers/weights"))
     if state is not None:
         await ask(_said(lane, "POST /peers/weights/join", state.json, query={}))
+    loaded = max(weights.version, weights.sampled) + lane.random.randint(0, 3)
+    if await ask(_said(lane, "POST /load-from-disk", {"path": "weights", "version": loaded, "mode": mode})) is not None:
+        weights.version = weights.sampled = loaded
 
 
 async def recover(lane: Lane, ask: Ask_, weights: Weights) -> None:
-    """To 0, behind all tokens there are (the engine's version is 1), or to where nothing is lost."""
+    """To 0, behind all tokens there are, or to where nothing is lost."""
     drops = lane.random.random() < 0.3
-    to = 0 if drops else max(1, weights.version - 1)
+    to = 0 if drops else max(weights.sampled, weights.version - 1)
     ends = lane.random.choice(["close", "delete"] if drops else ["keep", "keep", "close", "delete"])
     newer = "drop" if drops else lane.random.choice(["drop", "keep"])
     body = {"run": weights.run + 1, "version": to, "newer": newer, "open": ends, "confirm": drops}
@@ -140,6 +145,7 @@ def never_right(lane: Lane) -> Ask:
             ("PUT /version", {"version": 1}),
             ("POST /pause", {"mode": "abort"}),
             ("POST /continue", {}),
+            ("POST /load-from-disk", {"path": "nowhere", "version": 1}),
             ("POST /recover", {"version": 0, "run": 1}),
             ("POST /drain", {"id": "nobody", "mode": "cordon", "ttl": 0.01}),
             ("DELETE /drain", None),
@@ -149,7 +155,7 @@ def never_right(lane: Lane) -> Ask:
             ("POST /peers/weights/settled", {"epoch": 0, "timeout": 0.01}),
         ]
     )
-    scoped = route.endswith(("/version", "/pause", "/continue", "/recover"))
+    scoped = route.endswith(("/version", "/pause", "/continue", "/load-from-disk", "/recover"))
     wrong = NATIVE_WRONG.get(route, _WRONG.get(route, {}))
     asked = _said(lane, route, body, query={}, queries=SCOPES if scoped else {}, wrong=wrong)
     return replace(asked, fleetwide=True)

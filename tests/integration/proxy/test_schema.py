@@ -154,6 +154,7 @@ def test_a_proxy_answers_as_it_says(fleet: Fleet, document: Any) -> None:
         for scope in ("", "?scope=fleet"):
             ask("POST", f"/pause{scope}", json={"timeout": 20})
             ask("POST", f"/continue{scope}")
+            ask("POST", f"/load-from-disk{scope}", json={"path": "weights", "version": 1})
         ask("POST", "/recover?scope=fleet", json={"version": 1, "run": 1})
         for path in ("", "/at-stake?run=1&version=1", "/recovered?run=1"):
             ask("GET", f"/peers/weights{path}")
