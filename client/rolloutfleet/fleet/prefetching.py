@@ -298,7 +298,10 @@ class Prefetcher:
     def _kept(self, part: _Part, page: Page) -> bool:
         """Take what a page brought; whether that is anything."""
         self._heard(page.answer.run, page.answer.version)
-        self.statuses.update({each.session_id: each.status for each in page.answer.sessions})
+        for each in page.answer.sessions:
+            # A group is asked for as a whole again, while some of it is to come: the rest is leased, by this export.
+            if each.status != "leased_elsewhere" or self.statuses.get(each.session_id) != "leased":
+                self.statuses[each.session_id] = each.status
         lease = page.answer.lease_id
         if lease is None:
             return False

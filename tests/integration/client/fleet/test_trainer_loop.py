@@ -53,6 +53,20 @@ def test_a_batch_from_sessions_to_acknowledgement(fleet: Fleet) -> None:
     assert after.balanced
 
 
+async def test_an_export_of_a_group_that_comes_in_parts_ends_with_the_last(where: Whereabouts) -> None:
+    async with AsyncFleet(where, progress=False) as fleet:
+        group = await fleet.start_group(2)
+        await talk_all(group)
+        first, second = group
+        await first.close()
+        async with fleet.export(group_id=group.group_id, wait=True, timeout=PATIENCE) as export:
+            found = [(await anext(export)).session_id]
+            await second.close()
+            found += [each.session_id async for each in export]
+            assert export.statuses == dict.fromkeys(found, "leased")
+        assert found == [first.session_id, second.session_id]
+
+
 async def test_the_same_for_asyncio(where: Whereabouts) -> None:
     async with AsyncFleet(where, progress=False) as fleet:
         async with await fleet.start_group(2, "task") as group:
