@@ -35,9 +35,10 @@ RETRIED: Final[tuple[type[BaseException], ...]] = (FleetError, ConnectionRefused
 """What an agent is run again for, unless `retry_on` says something else."""
 GREEDY: Final[Mapping[str, Any]] = {"sampling": {"overrides": {"temperature": 0.0}}}
 """Terms of sessions that are evaluations."""
-TOUCH_INTERVAL: Final = 20.0
 STALE_AFTER: Final = 120.0
 """Seconds without a touch after which a session of a rollout goes stale: its trainer is gone."""
+TOUCHES: Final = 6
+"""A session is touched this often in that time."""
 LEASE_SECONDS: Final = 600.0
 WATCHED: Final = 100
 """The newest episodes, by which it is told whether too many fail."""
@@ -150,7 +151,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             self._shown, self._blocking = lambda session: session, beside(self._fleet)
         else:
             self._shown = self._blocking = self.blocking
-        keep = self._fleet._leases.keep(self._held, seconds=LEASE_SECONDS)
+        seconds = self._plan.export.get("lease_seconds", LEASE_SECONDS)
+        keep = self._fleet._leases.keep(self._held, seconds=seconds)
         self._tasks = [asyncio.create_task(each) for each in (self._start_groups(), self._keep_open(), keep)]
         return self
 
@@ -408,8 +410,9 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     async def _keep_open(self) -> None:
         """Touch the sessions, so that they go stale with this process alone."""
+        stale_after = self._plan.session["stale_after"]
         while True:
-            await asyncio.sleep(TOUCH_INTERVAL)
+            await asyncio.sleep((STALE_AFTER if stale_after is None else stale_after) / TOUCHES)
             await each([self._fleet._touch_once(name) for name in self._open])
 
 

@@ -8,18 +8,20 @@ from collections.abc import Iterator
 import pytest
 from tests.fleets import Fleet as Running
 from tests.fleets import running_fleet
+from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.by_turns import keys_by_turns
 from tests.integration.client.fleet.conftest import whereabouts
 from tests.integration.client.fleet.killing import ended_sessions, set_right, start_keys
 from tests.integration.client.fleet.trainers import Trainer
 from tests.waiting import PATIENCE
 
-from rolloutfleet.fleet import AsyncFleet
+from rolloutfleet.fleet import AsyncFleet, AsyncSession
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running_fleet(tmp_path_factory.mktemp("deadlines"), proxies=2) as found:
+    settings = {"sessions": {"cleanup_interval": 0.2}}
+    with running_fleet(tmp_path_factory.mktemp("deadlines"), proxies=2, settings=settings) as found:
         yield found
 
 
@@ -57,6 +59,23 @@ async def test_a_proxy_that_is_down_holds_up_no_acknowledgement_for_ten_seconds(
             ended = time.monotonic()
         assert time.monotonic() - ended < 10
         assert any("acknowledgement" in text for text in fleet.owed)
+
+
+async def test_sessions_of_a_rollout_are_touched_and_its_leases_renewed_as_often_as_they_need_it(two: Running) -> None:
+    async def slow(session: AsyncSession, task: str) -> None:
+        await talk(session)
+        await asyncio.sleep(5)
+        await talk(session)
+
+    times = {"lease_seconds": 2.0}
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        async with fleet.rollout(slow, ["a"], n=2, on_exit="keep", export=times, stale_after=2.0) as episodes:
+            group = await anext(episodes)
+            assert [episode.turns for episode in group] == [2, 2]
+            await asyncio.sleep(5)
+            async with fleet.export(group_id=group.group_id) as export:
+                assert [each async for each in export] == []
+        await fleet.acknowledge(group.trajectories)
 
 
 def test_ctrl_c_ends_a_wait_within_twenty_seconds(two: Running) -> None:
