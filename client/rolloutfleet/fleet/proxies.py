@@ -116,7 +116,7 @@ class Proxies:
         """Those that did not answer when they were last asked."""
         self.outbox = Outbox()
         self._where = where
-        self._patience = patience
+        self.patience = patience
         self._rng = random.Random()
         self._refreshed_at = float("-inf")
         self._refreshing = asyncio.Lock()
@@ -199,7 +199,7 @@ class Proxies:
         **request: Unpack[ProxyRequest],
     ) -> httpx.Response:
         """As `call`; the answer as it is."""
-        until = self.clock() + (self._patience if patience is None else patience)
+        until = self.clock() + (self.patience if patience is None else patience)
         attempt = 0
         while True:
             answer, done = await self._round(method, path, owner=owner, **request)

@@ -18,7 +18,7 @@ import httpx
 
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.fleet.ending import ending_of, linked
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, Unreachable
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
@@ -270,7 +270,12 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def _collect(self, group: EpisodeGroup) -> None:
         """Lease what the group left, and let it be handed out."""
         if self._plan.session.get("train", True):
-            leased = await self._leased(group.group_id)
+            leased: list[Trajectory] = []
+            try:
+                leased = await self._leased(group.group_id)
+            except Unreachable as error:  # its proxy may be back later: an export brings them then
+                for episode in group:
+                    episode.error, episode.ending = error, ending_of(error)
             for episode in group:
                 episode.trajectories = tuple(each for each in leased if each.session_id == episode.session_id)
         else:
@@ -281,9 +286,11 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         self._ready[group.place] = group
 
     async def _leased(self, group_id: str) -> list[Trajectory]:
-        options = {"lease_seconds": LEASE_SECONDS, **self._plan.export}
+        options = {"lease_seconds": LEASE_SECONDS, "grace": self._fleet._proxies.patience, **self._plan.export}
         async with self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options) as export:
             found = [trajectory async for trajectory in export]
+            for why in export.unreachable.values():
+                raise Unreachable(f"what group {group_id} left could not be had: {why}")
         self._held.update((each.trajectory_id, each.lease_id) for each in found)
         return found
 

@@ -11,11 +11,14 @@ from tests.fleets import running_fleet
 from tests.integration.client.fleet.agents import talk
 from tests.integration.client.fleet.by_turns import keys_by_turns
 from tests.integration.client.fleet.conftest import whereabouts
-from tests.integration.client.fleet.killing import ended_sessions, set_right, start_keys
+from tests.integration.client.fleet.killing import ended_sessions, set_right, start_keys, up_again
 from tests.integration.client.fleet.trainers import Trainer
 from tests.waiting import PATIENCE
 
 from rolloutfleet.fleet import AsyncFleet, AsyncSession
+from rolloutfleet.fleet.proxies import new_key
+from rolloutfleet.fleet.rollouts import EpisodeGroup
+from rolloutfleet_proxy.cluster.placement import keeper_of
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,32 @@ async def test_a_proxy_that_is_down_holds_up_no_acknowledgement_for_ten_seconds(
             ended = time.monotonic()
         assert time.monotonic() - ended < 10
         assert any("acknowledgement" in text for text in fleet.owed)
+
+
+async def test_a_group_of_a_rollout_waits_for_its_proxy_and_comes_whole(two: Running) -> None:
+    """Down for longer than a close or an export waits by itself."""
+
+    async def back_later() -> None:
+        await asyncio.sleep(15)
+        await up_again(two.proxies[1])
+
+    async def agent(session: AsyncSession, task: str) -> None:
+        await talk(session, max_tokens=500)
+
+    backs: list[asyncio.Task[None]] = []
+
+    async def kill(group: EpisodeGroup) -> None:
+        two.proxies[1].kill()
+        backs.append(asyncio.create_task(back_later()))
+
+    keys = iter([next(key for key in keys_by_turns() if keeper_of(key, 2) == 1)])
+    async with AsyncFleet(whereabouts(two), progress=False) as fleet:
+        with start_keys(lambda: next(keys, new_key())):
+            async with fleet.rollout(agent, ["a"], n=2, after_each=kill) as episodes:
+                group = await anext(episodes)
+        await asyncio.gather(*backs)
+        assert [len(episode.trajectories) for episode in group] == [1, 1]
+        assert {episode.outcome for episode in group} == {"completed"}
 
 
 async def test_sessions_of_a_rollout_are_touched_and_its_leases_renewed_as_often_as_they_need_it(two: Running) -> None:
