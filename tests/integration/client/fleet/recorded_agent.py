@@ -3,7 +3,6 @@
 FOLDER/answers has a line for each answer, `SESSION TURN`, which ends before the next call begins.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -69,8 +68,8 @@ def _ask(base_url: str, key: str, messages: list[Json], *, call: str) -> Json:
 
 def main() -> None:
     folder, life, turns = sys.argv[1:]
-    with contextlib.closing(Path(folder, "tailed").open("ab")):
-        subprocess.Popen(["tail", "-f", Path(folder, "tailed"), life], stderr=subprocess.DEVNULL)
+    # A child that never ends by itself, with the life in its command line.
+    subprocess.Popen(["sh", "-c", "sleep 1000; :", folder, life])
     base_url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
     converse(base_url, key, turns=int(turns), patient=int(turns) % 2 == 0, folder=Path(folder))
 
