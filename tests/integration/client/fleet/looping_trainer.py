@@ -33,7 +33,7 @@ SETTLED: Final = "settled"
 PLACES_PASSED: Final = "places"
 FINISH: Final = "finish"
 """A file that tells it to start nothing new, and to train on all that is left."""
-STALE_AFTER: Final = 4.0
+STALE_AFTER: Final = 2.0
 LEASE_SECONDS: Final = 4.0
 MEMBERS: Final = 2
 LEFT_OPEN: Final[Sequence[Literal["keep", "close", "delete"]]] = ("keep", "close", "delete")
