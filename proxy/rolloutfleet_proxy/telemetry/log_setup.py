@@ -104,5 +104,9 @@ def _note_thread(uncaught: threading.ExceptHookArgs) -> None:
 
 
 def _note_unraisable(unraisable: Any) -> None:
-    # What it happened in may have a conversation in its description.
-    logger.error("an exception in a place that can't raise", exc_info=unraisable.exc_value)
+    # What it happened in may have a conversation in its description. In a text of great depth the collector may come at
+    # the recursion limit, where nothing more can be called.
+    try:  # noqa: SIM105 (`suppress` is a call more)
+        logger.error("an exception in a place that can't raise", exc_info=unraisable.exc_value)
+    except RecursionError:
+        pass
