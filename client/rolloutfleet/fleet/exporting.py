@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, TookTooLong
-from rolloutfleet.fleet.leases import Leases
+from rolloutfleet.fleet.leases import ByLease, Leases, grouped
 from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.trajectories import Trajectory
@@ -64,7 +64,8 @@ class AsyncExport(AsyncIterator[Trajectory]):
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        return {lease: frozenset(names) for lease, names in self._by_lease(self._prefetcher.held).items()}
+        held = self._prefetcher.held
+        return {lease: frozenset(names) for lease, names in grouped(held, held).items()}
 
     async def __aenter__(self) -> Self:
         try:
@@ -156,32 +157,30 @@ class AsyncExport(AsyncIterator[Trajectory]):
         return names
 
     async def _acknowledge(self, names: list[str]) -> None:
-        if not names:
-            return
-        try:
-            await self._leases.acknowledge(self._taken(names))
-        except LeaseLost as lost:
-            self._staleness.acknowledged([name for name in names if name not in lost.trajectory_ids])
-            raise
-        self._staleness.acknowledged(names)
+        if names:
+            await acknowledge(self._leases, self._staleness, self._taken(names))
 
     async def _give_back(self, *, keep: Iterable[str]) -> None:
         """All that is leased here, but for what is to be kept."""
-        rest = self._by_lease(self._prefetcher.held.keys() - set(keep))
+        rest = grouped(self._prefetcher.held, self._prefetcher.held.keys() - set(keep))
         self._prefetcher.held.clear()
         await self._leases.release(rest)
 
     def _taken(self, names: Collection[str]) -> dict[str, list[str]]:
         """By lease, and no longer held."""
-        found = self._by_lease(names)
+        found = grouped(self._prefetcher.held, names)
         for name in names:
             self._handed_out.discard(name)
             del self._prefetcher.held[name]
         return found
 
-    def _by_lease(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Trajectories that are held, by their leases."""
-        found: dict[str, list[str]] = {}
-        for name in names:
-            found.setdefault(self._prefetcher.held[name], []).append(name)
-        return found
+
+async def acknowledge(leases: Leases, staleness: StalenessFilter, held: ByLease) -> None:
+    """They are trained: the proxies are told, and they count. Raises LeaseLost, of those that others have by now."""
+    names = [name for of_lease in held.values() for name in of_lease]
+    try:
+        await leases.acknowledge(held)
+    except LeaseLost as lost:
+        staleness.acknowledged([name for name in names if name not in lost.trajectory_ids])
+        raise
+    staleness.acknowledged(names)

@@ -33,6 +33,14 @@ def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
     return found
 
 
+def grouped(held: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Of held trajectories, which have their leases as values, those that are named, by lease."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(held[name], []).append(name)
+    return found
+
+
 class Leases:
     """Ends and renews leases. One event loop's."""
 

@@ -230,7 +230,7 @@ class Fleet(Blocking, FleetBase):
     recover = blocking(AsyncFleet.recover)
 
 
-def beside(fleet: AsyncFleet) -> Callable[[AsyncSession], Session]:
+def blocking_sessions(fleet: AsyncFleet) -> Callable[[AsyncSession], Session]:
     """Makes sessions for threads beside the event loop that runs now, the fleet's."""
     twin = Fleet.__new__(Fleet)
     twin._stand_for(fleet, RunningLoop())

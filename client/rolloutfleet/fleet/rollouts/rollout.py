@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsFloat
@@ -18,7 +18,9 @@ import httpx
 
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.fleet.ending import ending_of, linked
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, Unreachable
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
+from rolloutfleet.fleet.exporting import acknowledge
+from rolloutfleet.fleet.leases import grouped
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
@@ -146,9 +148,9 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     async def __aenter__(self) -> Self:
         if self.blocking is None:
-            from rolloutfleet.fleet.sync_fleet import beside  # it imports this
+            from rolloutfleet.fleet.sync_fleet import blocking_sessions  # it imports this
 
-            self._shown, self._blocking = lambda session: session, beside(self._fleet)
+            self._shown, self._blocking = lambda session: session, blocking_sessions(self._fleet)
         else:
             self._shown = self._blocking = self.blocking
         seconds = self._plan.export.get("lease_seconds", LEASE_SECONDS)
@@ -295,14 +297,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         return found
 
     async def _acknowledge(self, names: Iterable[str]) -> None:
-        held, lost = [name for name in names if name in self._held], frozenset[str]()
-        try:
-            await self._fleet._leases.acknowledge(self._taken(held))
-        except LeaseLost as error:
-            lost = frozenset(error.trajectory_ids)
-            raise
-        finally:
-            self._fleet._filter.acknowledged(name for name in held if name not in lost)
+        held = [name for name in names if name in self._held]
+        await acknowledge(self._fleet._leases, self._fleet._filter, self._taken(held))
 
     async def _give_back(self, names: Iterable[str]) -> None:
         try:
@@ -310,11 +306,11 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         except FleetError as problem:
             log.warning("not everything could be given back: %s", problem)
 
-    def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
+    def _taken(self, names: Sequence[str]) -> dict[str, list[str]]:
         """By lease, and no longer held."""
-        found: dict[str, list[str]] = {}
+        found = grouped(self._held, names)
         for name in names:
-            found.setdefault(self._held.pop(name), []).append(name)
+            del self._held[name]
             self._handed_out.discard(name)
         return found
 
