@@ -3,7 +3,7 @@
 The forms on the wire are in docs/export.md: JSON, or safetensors with the same object in the header.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -26,6 +26,12 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "turn_ids": np.int32,
 }
 """The tensors of a row; each has one entry a token."""
+
+
+def sum_given(rewards: Iterable[float | None]) -> float | None:
+    """The sum of the rewards that were given; None where none was."""
+    given = [reward for reward in rewards if reward is not None]
+    return sum(given) if given else None
 
 
 class Leased(Protocol):
@@ -91,8 +97,7 @@ class Trajectory:
     @property
     def reward(self) -> float | None:
         """The sum of its turns' rewards as they were given; None where none was."""
-        given = [turn.reward for turn in self.turns if turn.reward is not None]
-        return sum(given) if given else None
+        return sum_given(turn.reward for turn in self.turns)
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from rolloutfleet.fleet.trajectories import Row, Trajectory
+from rolloutfleet.fleet.trajectories import Row, Trajectory, sum_given
 from rolloutfleet.wire import CloseSession, Outcome
 
 ABANDONED: Final = CloseSession(outcome="aborted", reason="the rollout was ended")
@@ -61,8 +61,8 @@ class Episode:
     @property
     def reward(self) -> float | None:
         """The sum of its turns' rewards; None where none was given."""
-        rewards = [each.reward for each in self.trajectories if each.reward is not None]
-        return sum(rewards) if rewards else self.given
+        found = sum_given(each.reward for each in self.trajectories)
+        return self.given if found is None else found
 
     @property
     def turns(self) -> int:
