@@ -63,9 +63,10 @@ class Episodes:
         return group.trajectories
 
     async def acknowledge(self, leases: Iterable[Lease]) -> None:
-        """They are trained. Raises LeaseLost where somebody else leased some of them since."""
+        """They are trained; each may be named several times. Raises LeaseLost where somebody else leased some since."""
+        once = {lease["trajectory_id"]: _Leased(**lease) for lease in leases}
         async with AsyncFleet(self.where(), progress=False) as fleet:
-            await fleet.acknowledge([_Leased(**lease) for lease in leases])
+            await fleet.acknowledge(once.values())
 
     def where(self) -> Whereabouts:
         """The fleet that is meant. Raises BadArgument."""

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rolloutfleet.fleet.trajectories import Row, Trajectory
+from rolloutfleet.fleet.trajectories import Row, Trajectory, sum_given
 from rolloutfleet.rows import RowLike, tensor_of
 
 Rollout: TypeAlias = Sequence[Trajectory]
@@ -66,7 +66,7 @@ def trained_tokens(row: RowLike) -> int:
     return int(np.count_nonzero(np.asarray(tensor_of(row, "loss_mask", whose="this rollout"))))
 
 
-def beside(rollout: Rollout, kept: Row | None) -> LeftOut:
+def all_but(rollout: Rollout, kept: Row | None) -> LeftOut:
     """The part that is not in `kept`, for a trainer that takes one row."""
     others = [row for row in training_rows(rollout) if row is not kept]
     return LeftOut(len(others), sum(map(trained_tokens, others)))
@@ -74,8 +74,7 @@ def beside(rollout: Rollout, kept: Row | None) -> LeftOut:
 
 def episode_reward(rollout: Rollout) -> float | None:
     """The sum of the rewards that its turns were given; None where none was, as for one that failed."""
-    given = [trajectory.reward for trajectory in _in_order(rollout) if trajectory.reward is not None]
-    return sum(given) if given else None
+    return sum_given(trajectory.reward for trajectory in _in_order(rollout))
 
 
 def _in_order(rollout: Rollout) -> list[Trajectory]:

@@ -1,13 +1,11 @@
 """Rows as examples of supervised fine-tuning, for TRL's `SFTTrainer` and whatever takes its columns."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.formats.cut import columns_of
 from rolloutfleet.formats.rollouts import by_session, rows_of, trained_tokens
-
-_RENDERED_ANEW: Final = ("messages", "tools")
 
 
 def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
@@ -24,6 +22,6 @@ def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
             "input_ids": columns["input_ids"].tolist(),
             "assistant_masks": columns["loss_mask"].tolist(),
         }
-        found = {name: getattr(row, name, None) for name in _RENDERED_ANEW}
+        found = {"messages": row.messages, "tools": row.tools}
         made.append(example | {name: value for name, value in found.items() if value is not None})
     return made

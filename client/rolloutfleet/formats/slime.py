@@ -14,7 +14,7 @@ import numpy as np
 
 from rolloutfleet.fleet.trajectories import Row, Trajectory
 from rolloutfleet.formats.cut import columns_of, cut
-from rolloutfleet.formats.episodes import Episodes, Lease, leases_of
+from rolloutfleet.formats.episodes import Episodes, leases_of
 from rolloutfleet.formats.rollouts import Rollout, training_rows
 
 LEASES = "rolloutfleet_leases"
@@ -63,10 +63,8 @@ async def acknowledge(args: Any, trained: Iterable[Any]) -> None:
 
     Siblings name the same leases, which are acknowledged once. Raises LeaseLost, FleetError.
     """
-    leases: dict[str, Lease] = {
-        lease["trajectory_id"]: lease for sample in trained for lease in (sample.metadata or {}).get(LEASES, ())
-    }
-    await Episodes(**args.rolloutfleet).acknowledge(leases.values())
+    leases = [lease for sample in trained for lease in (sample.metadata or {}).get(LEASES, ())]
+    await Episodes(**args.rolloutfleet).acknowledge(leases)
 
 
 def _fields_of(row: Row) -> dict[str, Any]:

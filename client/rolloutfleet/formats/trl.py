@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolloutfleet.formats.cut import cut
-from rolloutfleet.formats.rollouts import Rollout, beside, main_row
+from rolloutfleet.formats.rollouts import Rollout, all_but, main_row
 
 Fields = dict[str, list[Any]]
 
@@ -32,7 +32,7 @@ def rollout(rollouts: Sequence[Rollout], *, pad_token_id: int = 0) -> Fields:
 
 def _fields_of(rollout: Rollout, pad: int) -> dict[str, Any]:
     row = main_row(rollout)
-    left_out = beside(rollout, row)
+    left_out = all_but(rollout, row)
     counts = {"left_out_rows": left_out.rows, "left_out_tokens": left_out.tokens}
     if row is None:
         # TRL reads the last token of each completion, and makes no tensor of integers of an empty prompt.

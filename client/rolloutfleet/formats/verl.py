@@ -11,7 +11,7 @@ from typing import Any
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.formats.cut import Cut, cut
 from rolloutfleet.formats.episodes import Episodes, Lease, leases_of
-from rolloutfleet.formats.rollouts import LeftOut, Rollout, beside, main_row, trained_tokens, training_rows
+from rolloutfleet.formats.rollouts import LeftOut, Rollout, all_but, main_row, trained_tokens, training_rows
 
 LEASES = "rolloutfleet_leases"
 """The key in `extra_fields` of what is to be acknowledged."""
@@ -43,10 +43,10 @@ def output(rollout: Rollout, *, prompt_length: int, response_length: int) -> Any
     A rollout with nothing to train in its main loop is a token with mask 0, without a reward.
     """
     row = main_row(rollout)
-    others = beside(rollout, row)
+    others = all_but(rollout, row)
     part = None if row is None else _limited(row, prompt_length, response_length)
     if row is None or part is None or not part.response_mask.any():
-        every = beside(rollout, None)
+        every = all_but(rollout, None)
         return _make({"prompt_ids": [0], "response_ids": [0], "response_mask": [0], "response_logprobs": [0.0]}, every)
     cut_off = trained_tokens(row) - int(part.response_mask.sum())
     left_out = LeftOut(others.rows, others.tokens + cut_off)
@@ -87,8 +87,7 @@ class FleetAgentLoop:
 
 async def acknowledge(leases: Sequence[Lease], *, fleet: str | None = None) -> None:
     """The rollouts are trained, and the fleet forgets them. Call it after the step. Raises LeaseLost, FleetError."""
-    once = {lease["trajectory_id"]: lease for lease in leases}
-    await Episodes(agent="", fleet=fleet).acknowledge(once.values())
+    await Episodes(agent="", fleet=fleet).acknowledge(leases)
 
 
 def _limited(row: Row, prompt_length: int, response_length: int) -> Cut:

@@ -7,7 +7,7 @@ from tests.unit.client.formats.drawn import SIX, Turn, batches, rollout, rollout
 
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.formats import by_session, episode_reward, rows_of
-from rolloutfleet.formats.rollouts import beside, main_row, trained_tokens, training_rows
+from rolloutfleet.formats.rollouts import all_but, main_row, trained_tokens, training_rows
 
 
 @given(batches(), st.randoms())
@@ -51,7 +51,7 @@ def test_main_row_is_the_last_leaf_of_the_main_loop() -> None:
         found = main_row(made)
         assert found is not None and found.turn_ids[-1] == "t6"
         assert training_rows(made)[-1] is found
-        assert beside(made, found).rows == len(rows_of(made)) - 1
+        assert all_but(made, found).rows == len(rows_of(made)) - 1
 
 
 def test_main_row_of_a_rewritten_history_is_the_newest() -> None:
@@ -65,7 +65,7 @@ def test_main_row_is_none_without_a_turn_of_the_main_loop() -> None:
     assert main_row([]) is None
     only = rollout([turn(None, "subagent")])
     assert main_row(only) is None
-    assert beside(only, None) == (1, 2)
+    assert all_but(only, None) == (1, 2)
 
 
 @given(rollouts())
@@ -74,7 +74,7 @@ def test_training_rows_train_each_token_once(drawn: list[Trajectory]) -> None:
     assert all(trained_tokens(row) for row in rows)
     assert len({id(row) for row in rows}) == len(rows)
     kept = main_row(drawn)
-    left_out = beside(drawn, kept)
+    left_out = all_but(drawn, kept)
     assert left_out.rows + (kept is not None) == len(rows)
     assert left_out.tokens + (trained_tokens(kept) if kept else 0) == sum(map(trained_tokens, rows_of(drawn)))
 
