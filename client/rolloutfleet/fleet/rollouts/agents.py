@@ -5,6 +5,7 @@ import contextvars
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -175,13 +176,4 @@ def _text(value: Any) -> str:
 
 def _filled(argument: str, fields: Mapping[str, str]) -> str:
     """The argument, `{NAME}` replaced once: what is put in may hold braces of its own."""
-    parts, rest = [], argument
-    while "{" in rest:
-        before, _, rest = rest.partition("{")
-        name, closed, behind = rest.partition("}")
-        if closed and name in fields:
-            parts += [before, fields[name]]
-            rest = behind
-        else:
-            parts += [before, "{"]
-    return "".join([*parts, rest])
+    return re.sub(r"\{([^{}]*)\}", lambda found: fields.get(found[1], found[0]), argument)
