@@ -140,8 +140,8 @@ class FleetWeights:
         """With an epoch of its own, so that the call can be made again and is the same update."""
         known = await self.show()
         _check_forward(asked.version, known)
-        asked = asked.model_copy(update={"epoch": known.epoch + 1})
-        epoch, timeout = asked.epoch, asked.timeout + asked.load_timeout + 2 * MARGIN
+        epoch, timeout = known.epoch + 1, asked.timeout + asked.load_timeout + 2 * MARGIN
+        asked = asked.model_copy(update={"epoch": epoch})
         try:
             answer = await self._lead(_Call("the weights", "POST", "/load-from-disk", asked, timeout))
             self.heard(answer.run, answer.version)
@@ -149,12 +149,12 @@ class FleetWeights:
             raise StillPaused(
                 f"the fleet may be paused (epoch {epoch}): nobody said how the load of version {asked.version} ended: "
                 f"{error}",
-                epoch=known.epoch + 1,
+                epoch=epoch,
             ) from error
         except Refused as error:
             if error.code != LOAD_FAILED:
                 raise
-            raise StillPaused(f"version {asked.version} was not loaded: {error.said}", epoch=known.epoch + 1) from error
+            raise StillPaused(f"version {asked.version} was not loaded: {error.said}", epoch=epoch) from error
         if answer.failed:
             await self.set_version(SetVersion(version=asked.version, epoch=answer.epoch), strict=strict)
         if answer.failed or answer.engines_failed:

@@ -259,20 +259,13 @@ class FleetWeights:
         what `pause` raises (nothing is paused then), and LoadFailed: the fleet stays paused, and the body names
         engines that did not load.
         """
-        under_way = self._loading
-        if (
-            under_way is None
-            or under_way[1].done()
-            or (under_way[0].path, under_way[0].version)
-            != (
-                asked.path,
-                asked.version,
-            )
-        ):
+        loading, task = self._loading or (asked, None)
+        same = (loading.path, loading.version) == (asked.path, asked.version)
+        if task is None or task.done() or not same:
             task = asyncio.create_task(self._load(members, asked), name=f"load {asked.version}")
             task.add_done_callback(_log_failure)
-            under_way = self._loading = asked, task
-        return await asyncio.shield(under_way[1])
+            self._loading = asked, task
+        return await asyncio.shield(task)
 
     async def _load(self, members: Sequence[FleetMember], asked: LoadFromDisk) -> dict[str, Any]:
         if not await self.engines.engines():
