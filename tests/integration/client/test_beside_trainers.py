@@ -86,7 +86,7 @@ def test_a_refusal_of_the_index_is_no_finding(
         fetch(TRL)
 
 
-def test_what_does_not_go_together_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_that_no_version_meets_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with index(tmp_path, monkeypatch, page=404):
         fetch(TRL)
         with pytest.raises(Unresolvable, match="No solution found"):

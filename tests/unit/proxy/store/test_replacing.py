@@ -88,7 +88,7 @@ def test_a_session_that_ended_without_a_turn_is_replaced_and_counted_once(store:
 
 
 @pytest.mark.parametrize("acknowledged", [False, True])
-def test_what_a_trainer_has_of_it_is_not_taken_away(store: SyncStore, acknowledged: bool) -> None:
+def test_a_session_that_a_trainer_has_is_not_replaced(store: SyncStore, acknowledged: bool) -> None:
     (old, name), _ = store.start(2)
     ready(store, old)
     granted = ask(store, session_ids=[name])
@@ -156,7 +156,7 @@ async def test_calls_of_a_session_that_was_replaced_are_410_and_its_key_opens_no
     assert "it was replaced" in refused.json()["error"]["message"]
 
 
-async def test_what_cannot_be_replaced_is_said_and_nothing_happens(proxy: SimpleNamespace, post: Any) -> None:
+async def test_a_refused_replacement_names_its_reason_and_changes_nothing(proxy: SimpleNamespace, post: Any) -> None:
     service = proxy.app.state.services.sessions
     old = (await service.start(StartSessions(task_id="t"), None)).sessions[0]
     for body, status, param in (

@@ -113,7 +113,7 @@ def test_a_group_waits_for_the_rewards_of_all_its_members(store: SyncStore) -> N
     assert sums(store)["sessions"]["acknowledged"] == 2
 
 
-def test_what_was_leased_waits_no_more(store: SyncStore) -> None:
+def test_a_leased_trajectory_waits_no_more(store: SyncStore) -> None:
     [(_, name)] = ended(store)
     store.advance(PATIENCE)
     assert statuses(store, name) == ["leased"]
@@ -132,7 +132,7 @@ def test_a_trainer_has_as_long_as_ever_to_claim_it_from_the_end_of_its_wait(
     assert member.ended == (PATIENCE if rewarded_after is None else rewarded_after)
 
 
-def test_what_was_discarded_while_it_waited_holds_up_nothing(store: SyncStore) -> None:
+def test_a_trajectory_discarded_while_it_waited_holds_up_nothing(store: SyncStore) -> None:
     [(session, _)] = ended(store)
     store.run(lambda transaction: move_trajectory(transaction, session, 1, DISCARDED, reason=RECOVERED))
     [member] = store.read(lambda connection: load_group(connection, group_of(store, session))).members
