@@ -6,6 +6,6 @@ A proxy writes them, an operator reads them.
 from typing import Final
 
 CRASH: Final = "crash"
-"""How the reason of a boot after a crash begins."""
+"""The begin of the reason of a boot after a crash."""
 KILLED_FOR_MEMORY: Final = "was killed by the kernel for want of memory"
-"""What follows where the cgroup has counted an OOM kill."""
+"""The words behind it where the cgroup has counted an OOM kill."""

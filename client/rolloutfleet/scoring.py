@@ -97,8 +97,8 @@ async def scored(
 
 
 class _Asked:
-    """What is asked of a row: the tokens from the one before its first trained one, which an answer begins with, to its
-    last trained one."""
+    """The question about a row: its tokens from the one before the first trained one, which an answer begins with, to
+    the last trained one."""
 
     def __init__(self, index: int, row: Row) -> None:
         """Raises BadArgument."""

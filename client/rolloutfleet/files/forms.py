@@ -28,7 +28,7 @@ TEXTS: Final = ("trajectory_id", "session_id", "group_id", "task_id", "metadata"
 NUMBERS: Final = ("run", "version", "oldest_version")
 """What each record of a trajectory says of it, under the names that it has there."""
 INCLUDED: Final = get_args(Included)
-"""What each record has of its row's conversation; null unless the export includes it."""
+"""Parts of its row's conversation in each record; null unless the export includes them."""
 
 
 def records(trajectory: Trajectory) -> Iterator[Record]:

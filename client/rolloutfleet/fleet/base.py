@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
 
 
 class SessionTerms(TypedDict, total=False):
-    """What a session is started with, by name."""
+    """The terms of a session, by name."""
 
     metadata: Mapping[str, JsonValue] | None
     stale_after: float | None
@@ -52,7 +52,7 @@ class SessionTerms(TypedDict, total=False):
 
 
 class SessionOptions(SessionTerms, total=False):
-    """How a session is started, by name."""
+    """The options of a start, by name."""
 
     replaces: Named | None
     on_error: OnError

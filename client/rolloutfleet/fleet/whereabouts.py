@@ -33,7 +33,7 @@ class EngineAddress:
 
     url: str
     api_key: str | None = field(repr=False)
-    """That it requires; None where it requires none."""
+    """The key that it requires; None where it requires none."""
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -42,7 +42,7 @@ class AskExport(Request):
     )
     """Outcomes of sessions that are trained. Rows of others have no token to train, unless the session is rewarded."""
     include: list[Included] = Field(default_factory=list, max_length=2, exclude_if=lambda value: not value)
-    """What rows have beside their tensors: the messages of their conversation, the tools that were declared."""
+    """Parts of rows beside their tensors: the messages of their conversation, the tools that were declared."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
 

@@ -63,7 +63,7 @@ class LoadFromDisk(Request):
     timeout: Seconds = 60.0
     """The pause's."""
     load_timeout: Seconds = 600.0
-    """How long an engine may load."""
+    """Time for an engine to load."""
     epoch: Epoch | None = None
 
     @property
@@ -98,7 +98,7 @@ class ProxyWeights(WeightsState):
 
 
 class Weights(WeightsState, Covering):
-    """What /version, /recover, /pause, /continue and /load-from-disk answer."""
+    """The answer of /version, /recover, /pause, /continue and /load-from-disk."""
 
     proxies: list[ProxyWeights] = Field(default_factory=list)
     """Of GET /version in fleet scope."""

@@ -44,7 +44,7 @@ class SessionSampling(Request):
 
 
 class GroupDeadline(Request):
-    """When what is open of a group is closed: so many have ended, and so many seconds since its start are over."""
+    """The end of a group's open members: once so many have ended, and so many seconds since its start are over."""
 
     quorum: AtLeastOne
     deadline: Seconds

@@ -1,4 +1,4 @@
-"""What an export includes of each row beside its tensors: the messages of its conversation, and the tools declared.
+"""Parts of rows that an export includes beside their tensors: messages of the conversation, and the tools declared.
 
 Each turn keeps the messages that its request added, and its output; the first one of a conversation keeps the tools,
 which are those of all that extend it, since other tools make another conversation. A row has all of it, so what several

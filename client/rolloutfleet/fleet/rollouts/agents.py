@@ -57,7 +57,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self, task: Any) -> list[str]:
-        """What is run for a task."""
+        """The arguments for a task, the program first."""
         if isinstance(self.line, str):
             return ["/bin/sh", "-c", self.line]
         fields = {"task": _text(task), **({str(name): value for name, value in _fields(task)})}
@@ -83,8 +83,8 @@ Agent = Callable[[Any, Any], Any] | Command
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns that may be a coroutine function. Others run in a thread of their own, which nothing ends
-    before they return: who waits for it may be cancelled all the same."""
+    """Call a function or a coroutine function. The former runs in a thread of its own, which nothing ends before it
+    returns: whoever waits for it may be cancelled all the same."""
     if is_async(function):
         return await function(*arguments)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What became of an agent's work on a task, and the figures of many. Pure."""
+"""Episodes, each an agent's work on a task, and the figures of many. Pure."""
 
 import math
 from collections import Counter
@@ -22,13 +22,13 @@ class Episode:
     session: Any
     """The session, as the agent had it; of the last attempt."""
     attempt: int = 0
-    """How often it was run again."""
+    """The number of times that it was run again."""
     ending: CloseSession = ABANDONED
-    """What its session was told at its end."""
+    """The end that its session was told."""
     error: BaseException | None = None
-    """What the agent, or the function that rewards it, raised."""
+    """The exception of the agent, or of the function that rewards it."""
     result: Any = None
-    """What the agent returned."""
+    """The value that the agent returned."""
     seconds: float = 0.0
     """Of the last attempt."""
     given: float | None = None
@@ -38,13 +38,13 @@ class Episode:
 
     @property
     def outcome(self) -> Outcome:
-        """How its session ended, as the fleet says where it has turns."""
+        """The outcome of its session, by the fleet's word where it has turns."""
         said = self.ending.outcome or ("completed" if self.error is None else "aborted")
         return next((each.outcome for each in self.trajectories if each.outcome), said)
 
     @property
     def reason(self) -> str | None:
-        """Why it ended so."""
+        """The reason of that."""
         return next((each.outcome_reason for each in self.trajectories if each.outcome), self.ending.reason)
 
     @property
@@ -66,7 +66,7 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """How many its trajectories have."""
+        """The number of turns in its trajectories."""
         return sum(len(each.turns) for each in self.trajectories)
 
     @property
@@ -84,7 +84,7 @@ class Episode:
 
     @property
     def age(self) -> int | None:
-        """How many versions its oldest token was behind the fleet when it was exported; None without tokens."""
+        """Versions that its oldest token was behind the fleet at its export; None without tokens."""
         ages = [each.version - each.oldest_version for each in self.trajectories if each.oldest_version is not None]
         return max(0, *ages) if ages else None
 
@@ -132,7 +132,7 @@ def is_positive(reward: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What `metrics` needs of an episode, without its rows."""
+    """The figures of an episode that `metrics` needs, without its rows."""
 
     reward: float | None
     outcome: Outcome

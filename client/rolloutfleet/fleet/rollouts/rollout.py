@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rolloutfleet.fleet")
 
 RETRIED: Final[tuple[type[BaseException], ...]] = (FleetError, ConnectionRefusedError, httpx.ConnectError, NotStarted)
-"""What an agent is run again for, unless `retry_on` says something else."""
+"""Exceptions for which an agent is run again, unless `retry_on` names others."""
 GREEDY: Final[Mapping[str, Any]] = {"sampling": {"overrides": {"temperature": 0.0}}}
 """Terms of sessions that are evaluations."""
 STALE_AFTER: Final = 120.0
@@ -53,14 +53,14 @@ class TooManyFailures(FleetError):
 
     def __init__(self, reasons: Counter[str], *, of: int) -> None:
         self.reasons = dict(reasons)
-        """How many failed, by reason."""
+        """The number of failed episodes, by reason."""
         said = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
         super().__init__(f"{reasons.total()} of the last {of} episodes failed (max_failures): {said}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a rollout was asked for. Raises BadArgument."""
+    """The arguments of a rollout. Raises BadArgument."""
 
     agent: Agent
     tasks: Iterable[Any]
@@ -115,7 +115,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _ready: dict[int, EpisodeGroup] = field(default_factory=dict, init=False)
     """Groups that were not yet, by their place; the first to end first."""
     _started: int | None = field(default=None, init=False)
-    """How many groups there are in all, once that is known."""
+    """The number of all groups, once that is known."""
     _unfinished: int = field(default=0, init=False)
     """Agents that run, or wait for a slot."""
     _groups: set[asyncio.Task[None]] = field(default_factory=set, init=False)
