@@ -9,7 +9,7 @@ them.
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,12 +70,12 @@ def look(file: Path, name: str) -> Looked:
     return found
 
 
-def turns(file: Path, digest: str) -> Iterator[list[TurnRow]]:
+def turns(file: Path, digest: str) -> Generator[list[TurnRow]]:
     """The turns of a dump, some at a time, for a worker thread. Raises Damaged where its digest is another, OSError."""
     return _values("turns", list[TurnRow], file, digest)
 
 
-def shards(file: Path, digest: str) -> Iterator[IncomingShard]:
+def shards(file: Path, digest: str) -> Generator[IncomingShard]:
     """The shards of a dump, in pieces, as `turns` has them. They are no JSON, so no process is needed."""
     with open_dump(file) as opened:
         for part in read_shards(opened):
@@ -156,7 +156,7 @@ _KINDS: Final[dict[str, Callable[[BinaryIO, str], Iterator[Any]]]] = {
 }
 
 
-def _values(kind: str, of: type[T], file: Path, argument: str) -> Iterator[T]:
+def _values(kind: str, of: type[T], file: Path, argument: str) -> Generator[T]:
     if _has_long_line(file):
         yield from _from_process(kind, of, file, argument)
         return

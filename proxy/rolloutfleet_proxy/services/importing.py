@@ -8,6 +8,7 @@ process of the store finishes what did, and sweeps out and gives back what did n
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -147,14 +148,14 @@ class Importer:
     async def _stage(self, dump: _Checked) -> Staged:
         staged = await self.store.write(lambda transaction: imports.begin(transaction, dump.head, dump.digest))
         file = self.folder.claimed_file(dump.name)
-        batches = contents.turns(file, dump.digest)
         try:
-            while batch := await asyncio.to_thread(next, batches, None):
-                await self.store.write(partial(imports.add_turns, staged=staged, turns=batch))
+            with closing(contents.turns(file, dump.digest)) as batches:
+                while batch := await asyncio.to_thread(next, batches, None):
+                    await self.store.write(partial(imports.add_turns, staged=staged, turns=batch))
             if dump.shards:
-                found = contents.shards(file, dump.digest)
-                made = ((shard.shard_id, Form(shard.dtype, shard.shape), shard.pieces) for shard in found)
-                await self.shards.restore(made, session=staged.session)
+                with closing(contents.shards(file, dump.digest)) as found:
+                    made = ((shard.shard_id, Form(shard.dtype, shard.shape), shard.pieces) for shard in found)
+                    await self.shards.restore(made, session=staged.session)
         except Damaged as error:
             raise _damaged(dump.name, [str(error)]) from None
         failpoints.reach(failpoints.IMPORT_STAGED)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -339,8 +340,9 @@ def test_a_full_disk_leaves_all_as_it_was(store: Store, monkeypatch: pytest.Monk
         add(*given, **named)
 
     monkeypatch.setattr(imports, "add_turns", fails)
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFull) as _full:
         store.import_dumps(names)
+    assert not [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(store.dumps)]
     monkeypatch.undo()
     assert store.sums()["turns"]["imported"] == 0 and store.rows("SELECT * FROM turns") == []
     store.import_dumps(names)
