@@ -293,9 +293,10 @@ OPERATOR: Final = PanelRow(
             Query(by("reason", of_operator(Metric.PROBLEMS)), "{{reason}}"),
         ),
         _each(
-            "Restarts of proxies",
-            "By reason, in an hour.",
+            "Restarts of proxies, and lost stores",
+            "Restarts by reason; in an hour.",
             Query(by("fleet, reason", f"increase({of_operator(Metric.RESTARTS)}[1h])"), "{{fleet}} {{reason}}"),
+            Query(by("fleet", f"increase({of_operator(Metric.STORES_LOST)}[1h])"), "{{fleet}} lost stores"),
         ),
         _each(
             "Memory as the operator sees it",

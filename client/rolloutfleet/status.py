@@ -23,6 +23,7 @@ ConditionType = Literal[
     "Progressing",
     "MemoryWithinBudget",
     "SettingsInForce",
+    "UpdateAvailable",
     "CleanupHealthy",
     "Durable",
     "Paused",
@@ -136,6 +137,19 @@ class RestartAnswer(StatusModel):
     """The newest id that has been carried out."""
 
 
+class StoreStatus(StatusModel):
+    """The store of one proxy, where it outlives the pod."""
+
+    ordinal: int
+    """The proxy's."""
+    id: str
+    """Made with the store."""
+    lost: int = 0
+    """How often it was found to be another one: what had been in the one before is lost."""
+    lost_at: str | None = None
+    """When it was last found so."""
+
+
 class ConditionStatus(StatusModel):
     """A condition as Kubernetes has them; its message holds no moving figure."""
 
@@ -174,12 +188,16 @@ class FleetStatus(StatusModel):
     """The hash of the desired pod template."""
     operator_version: str | None = None
     """The version of the operator that wrote this."""
+    operator: str | None = None
+    """The Lease that this operator held, as namespace/name."""
     parked: ParkedStatus = ParkedStatus()
     current: CurrentStatus | None = None
     problems: Annotated[list[ProblemStatus], Field(max_length=MOST_PROBLEMS)] = Field(default_factory=list)
     """What is wrong now, the worst first."""
     restarts: RestartsStatus = RestartsStatus()
     restart: RestartAnswer = RestartAnswer()
+    stores: list[StoreStatus] = Field(default_factory=list)
+    """Those that were seen, by ordinal, unless storage is ephemeral."""
     conditions: Annotated[
         list[ConditionStatus],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),

@@ -33,7 +33,7 @@ def take(before: ProxySettings, told: Told) -> SettingsInForce:
     live = {name: getattr(after, name) for name in LIVE_SETTINGS}
     if waiting:
         live["generation"] = before.generation
-    return SettingsInForce(before.model_copy(update=live), waiting=waiting)
+    return SettingsInForce(before.model_copy(update=live), waiting=waiting, live_generation=told.generation)
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any], within: str = "") -> Iterator[str]:
@@ -61,6 +61,7 @@ async def follow_settings(
             logger.error("the settings can't be used, and the earlier ones stay in force: %s", error)
             continue
         settings.error, settings.waiting = None, taken.waiting
+        settings.live_generation = taken.live_generation
         if taken.waiting:
             logger.warning("these settings wait for a restart, or for another release: %s", ", ".join(taken.waiting))
         if taken.current != settings.current:

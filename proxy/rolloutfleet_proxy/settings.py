@@ -33,6 +33,8 @@ class Told:
     settings: ProxySettings
     unknown: tuple[str, ...] = ()
     """Fields of another release, by their dotted names. With any, no generation of the resource is whole: it is 0."""
+    generation: int = 0
+    """Of the resource, also where not all of it is known."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class SettingsInForce:
     """What is wrong with settings that were read since the start, if something is."""
     waiting: tuple[str, ...] = ()
     """Settings that a restart would change, or another release has."""
+    live_generation: int = 0
+    """Of the settings that were read last; all of them but `waiting` are in force."""
 
     @property
     def public_address(self) -> str:
@@ -72,7 +76,8 @@ class SettingsSource:
         except ValidationError as error:
             raise BadSettings(_in_words(error)) from None
         names = tuple(".".join(map(str, where)) for where in unknown)
-        return Told(settings.model_copy(update={"generation": 0}) if unknown else settings, names)
+        whole = settings.model_copy(update={"generation": 0}) if unknown else settings
+        return Told(whole, names, settings.generation)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -27,6 +27,7 @@ class _FleetFigures:
     conditions: frozenset[_Labels]
     problems: frozenset[_Labels]
     restarts: Mapping[str, int]
+    stores_lost: int
     rss: Mapping[_Labels, int]
     budget: Mapping[_Labels, int]
 
@@ -44,6 +45,8 @@ class OperatorMetrics(Collector):
         self.held = Gauge(Metric.SLOTS_HELD, "Proxies that the operator has taken down.", registry=self.registry)
         about = "Restarts of proxies, by reason."
         self._restarts = Counter(Metric.RESTARTS, about, ["fleet", "reason"], registry=self.registry)
+        about = "Stores that a proxy on a claim was found without."
+        self._stores_lost = Counter(Metric.STORES_LOST, about, ["fleet"], registry=self.registry)
         about = "Requests to a proxy that it did not answer."
         self._unpolled = Counter(Metric.POLLS_FAILED, about, ["namespace", "fleet"], registry=self.registry)
         self._fleets: dict[str, _FleetFigures] = {}
@@ -74,6 +77,7 @@ class OperatorMetrics(Collector):
             conditions=frozenset((each.type, each.status) for each in status.conditions),
             problems=frozenset((each.reason,) for each in status.problems),
             restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
+            stores_lost=sum(each.lost for each in status.stores),
             rss={(*of_fleet, pod.name): pod.stats.rss for pod in observed.pods if pod.stats is not None},
             budget={of_fleet: budget},
         )
@@ -81,6 +85,8 @@ class OperatorMetrics(Collector):
         for counter, later in figures.restarts.items():
             if (more := later - before.restarts.get(counter, 0)) > 0:
                 self._restarts.labels(observed.key, counter).inc(more)
+        if (lost := figures.stores_lost - before.stores_lost) > 0:
+            self._stores_lost.labels(observed.key).inc(lost)
         self._fleets[observed.key] = figures
         for pod in observed.pods:
             if pod.stats is None and pod.unanswered:

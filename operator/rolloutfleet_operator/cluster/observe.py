@@ -171,15 +171,22 @@ def claims(objects: Iterable[Object], asked: int | None, events: Warnings, *, no
     return tuple(sorted(found, key=lambda claim: claim.ordinal))
 
 
+_PROVISIONERS: Final = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+"""Annotations by which the controller of claims asks a provisioner for a volume."""
+
+
 def _claim(claim: Object, asked: int | None, events: Warnings, now: float) -> ObservedClaim:
     meta, status = claim["metadata"], claim.get("status", {})
     size = status.get("capacity", {}).get("storage")
     has = parse_quantity(size) if size is not None else None
+    annotations = meta.get("annotations") or {}
     bound, growing = status.get("phase") == "Bound", has is not None and asked is not None and has < asked
     return ObservedClaim(
         name=meta["name"],
         ordinal=ordinal_of(meta["name"]),
         bound=bound,
+        created=seconds_of(meta["creationTimestamp"]),
+        provisioner=next(filter(None, map(annotations.get, _PROVISIONERS)), None),
         message=events.of(meta["uid"], now=now) if growing or not bound else "",
         growing=growing,
     )

@@ -137,21 +137,27 @@ class Reconciler:
         """
         try:
             return await self._reconcile(changed)
-        except (ApiUnreachable, ApiRefused):
+        except ApiUnreachable:
+            raise
+        except ApiRefused as refused:
+            if refused.status == 403:
+                message = f"the operator lacks a right that it needs; see its ClusterRole or Role ({refused.message})"
+                await self._tell_failed(Problem(ProblemReason.PERMISSION_DENIED, message))
             raise
         except Exception as error:
-            await self._tell_failed(error)
+            what = f"{type(error).__name__}: {error}"[:MOST_SAID]
+            message = f"the operator can't carry this fleet out, and its log says more ({what})"
+            await self._tell_failed(Problem(ProblemReason.PASS_FAILED, message))
             raise
 
-    async def _tell_failed(self, error: Exception) -> None:
+    async def _tell_failed(self, problem: Problem) -> None:
         """A pass ended where none should: one fleet's, which the others go on without."""
         with contextlib.suppress(ApiUnreachable, ApiRefused):
             body = await self._shared.api.get(KIND, self._namespace, self._name)
             if body is not None:
-                what = f"{type(error).__name__}: {error}"[:MOST_SAID]
-                message = f"the operator can't carry this fleet out, and its log says more ({what})"
-                said = message, body["metadata"]["generation"], self._now()
-                await self._write(body, unusable(reading.status_of(body), *said, reason=ProblemReason.PASS_FAILED))
+                await self._write(
+                    body, unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now())
+                )
 
     async def _reconcile(self, changed: Set[str]) -> float | None:
         snapshot, self._snapshot = self._snapshot, None
@@ -173,7 +179,8 @@ class Reconciler:
         try:
             fleet = reading.fleet_of(body)
         except SpecInvalid as error:
-            await self._write(body, unusable(reading.status_of(body), str(error), self.generation, self._now()))
+            problem = Problem(ProblemReason.SPEC_INVALID, str(error))
+            await self._write(body, unusable(reading.status_of(body), problem, self.generation, self._now()))
             return RESYNC
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
         there = await reading.read_more(self._shared.api, self._shared.warning_events, fleet, found)
@@ -300,6 +307,7 @@ class Reconciler:
             most_disruptions=self._shared.operator.max_concurrent_disruptions,
             allow_loss=_allowed_losses(body),
             operator_version=self._shared.version,
+            operator=f"{self._shared.operator.lease_namespace}/{self._shared.operator.lease_name}",
             settings_since=_settings_since(there.child("ConfigMap", fleet.settings), fleet.generation),
             endpoint=spec.endpoint.public_url or f"http://{self._shared.operator.host(fleet.service, fleet.namespace)}",
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus
-from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, steps, workers
+from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus, StoreStatus
+from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, steps, stores, workers
 from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, PatchMetadata
 from rolloutfleet_operator.policy.causes import MEMORY, FleetState
 from rolloutfleet_operator.policy.memory import Standing, Verdict
@@ -74,6 +74,7 @@ class Decision:
     engine_replicas: int | None
     """None where the fleet runs no engines itself."""
     restarts: RestartsStatus
+    stores: list[StoreStatus]
     parked: ParkedStatus
     current: CurrentStatus | None
     problems: tuple[Problem, ...]
@@ -112,7 +113,9 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     scaled = scaling.scale(spec, observed, progress.busy, now)
     admission = admit(state, progress)
     restarts, crashed, notes = crashes.counted(admission.restarts, observed.status.restarts, observed.pods, spec)
-    found = tuple(sorted({*_problems(state, progress, scaled, admission)}, key=severity))
+    kept = stores.of_fleet(spec, observed, now)
+    lost = stores.problems_of(observed.name, kept, now)
+    found = tuple(sorted({*_problems(state, progress, scaled, admission), *lost}, key=severity))
     begins = admission.due is not None and admission.due.cause.slot
     return Decision(
         actions=(
@@ -132,6 +135,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
         gateway_replicas=0 if _is_off(spec, observed) else spec.gateway.replicas,
         engine_replicas=None if spec.engine is None else 0 if _is_off(spec, observed) else spec.engine.replicas,
         restarts=restarts,
+        stores=kept,
         parked=scaled.parked,
         current=_current(state, progress, admission, scaled),
         problems=found,

@@ -65,6 +65,7 @@ class ProxyStats:
     """A proxy's answers: /stats, and /audit where the executor asked for it."""
 
     rss: int
+    store_id: str = ""
     sessions_open: int = 0
     in_flight: int = 0
     held_sessions: int | None = None
@@ -81,6 +82,9 @@ class ProxyStats:
     past_max_hold: bool = False
     """The pause has lasted longer than `sessions.maxHold`."""
     settings_generation: int = 0
+    """Of the settings that are wholly in force."""
+    live_generation: int = 0
+    """Of those that are in force but for what `needs_restart` names."""
     settings_error: str | None = None
     needs_restart: tuple[str, ...] = ()
     """Settings that only a restart brings into force."""
@@ -220,6 +224,9 @@ class ObservedClaim:
     name: str
     ordinal: int
     bound: bool
+    created: float = 0.0
+    provisioner: str | None = None
+    """Who was asked to make its volume; None while nobody was, as before its pod has a node."""
     message: str = ""
     """The newest warning of its Events (no such class, no room), while it is not bound or not grown."""
     growing: bool = False
@@ -365,6 +372,8 @@ class ObservedFleet:
     allow_loss: frozenset[str] = frozenset()
     """Pods named by ALLOW_LOSS."""
     operator_version: str = ""
+    operator: str = ""
+    """The Lease of the operator that sees this: namespace/name."""
     settings_since: float | None = None
     """When the settings of this generation were written; None where they were not."""
     endpoint: str | None = None

@@ -27,6 +27,9 @@ CRASH_LOOP_RESTARTS: Final = 3
 UNANSWERED_POLLS: Final = 3
 """Polls without an answer after which it is said that a proxy that is Ready gives none."""
 
+PROVISIONED_WITHIN: Final = 120.0
+"""Seconds that a provisioner has for a volume before it is said that there is none."""
+
 _NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
 """As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
 _PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
@@ -47,7 +50,7 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
     """All that can be told without knowing what the operator is doing about it."""
     yield from observed.problems
     yield from _of_budget(spec.memory.rss_budget)
-    yield from _of_claims(observed)
+    yield from _of_claims(observed, now)
     if observed.workload is not None and observed.workload.failed_create:
         yield _not_made(observed.workload.failed_create)
     for pod in observed.pods:
@@ -65,7 +68,7 @@ def _of_budget(budget: int) -> Iterator[Problem]:
         yield Problem(ProblemReason.BUDGET_TOO_SMALL, message)
 
 
-def _of_claims(observed: ObservedFleet) -> Iterator[Problem]:
+def _of_claims(observed: ObservedFleet, now: float) -> Iterator[Problem]:
     for claim in observed.claims:
         if claim.growing and claim.message:
             yield Problem(ProblemReason.STORAGE_CANT_GROW, f"claim {claim.name}: {claim.message}")
@@ -73,6 +76,9 @@ def _of_claims(observed: ObservedFleet) -> Iterator[Problem]:
             no_class = _NO_CLASS.search(claim.message)
             reason = ProblemReason.STORAGE_CLASS_MISSING if no_class else ProblemReason.CLAIM_PENDING
             yield Problem(reason, f"claim {claim.name}: {claim.message}")
+        elif not claim.bound and claim.provisioner is not None and now - claim.created > PROVISIONED_WITHIN:
+            message = f"{claim.provisioner} has made no volume for it, and does not say why; does it run?"
+            yield Problem(ProblemReason.CLAIM_PENDING, f"claim {claim.name}: {message}")
 
 
 def _not_made(message: str) -> Problem:

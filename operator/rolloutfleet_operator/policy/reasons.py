@@ -23,6 +23,8 @@ class ConditionReason(StrEnum):
     NOT_SUSPENDED = "NotSuspended"
     AS_ASKED_FOR = "AsAskedFor"
     UPDATE_WAITS = "UpdateWaits"
+    UP_TO_DATE = "UpToDate"
+    VOLUMES_GROW = "VolumesGrow"
     WITHIN_BUDGET = "WithinBudget"
     NOT_SAMPLED = "NotSampled"
     IN_FORCE = "InForce"
@@ -72,6 +74,7 @@ class ProblemReason(StrEnum):
     NOT_READY_IN_TIME = "NotReadyInTime"
     UNDUMPED_TURNS = "UndumpedTurns"
     VOLUME_FULL = "VolumeFull"
+    STORE_LOST = "StoreLost"
     OOM_KILLED = "OOMKilled"
     BUDGET_TOO_SMALL = "BudgetTooSmall"
     DUMP_FAILING = "DumpFailing"
@@ -88,6 +91,27 @@ class ProblemReason(StrEnum):
     FIELDS_UNKNOWN = "FieldsUnknown"
     CHILD_FOUGHT_OVER = "ChildFoughtOver"
     TWO_OPERATORS = "TwoOperators"
+
+
+MAY_STAY_READY: Final = frozenset(
+    (
+        ProblemReason.STUCK_TERMINATING,
+        ProblemReason.UNDUMPED_TURNS,
+        ProblemReason.STORE_LOST,
+        ProblemReason.OOM_KILLED,
+        ProblemReason.BUDGET_TOO_SMALL,
+        ProblemReason.DUMP_FAILING,
+        ProblemReason.RESTART_STUCK,
+        ProblemReason.DRAINED_BY_HAND,
+        ProblemReason.STATS_UNKNOWN,
+        ProblemReason.PAUSE_TOO_LONG,
+        ProblemReason.OVER_BUDGET,
+        ProblemReason.FIELDS_UNKNOWN,
+        ProblemReason.TWO_OPERATORS,
+    )
+)
+"""Problems of a fleet all parts of which may nevertheless be ready, and as the spec requires. With any other it is not
+Ready. Most have a condition of their own, and a pod that is not ready makes the fleet unready whatever is wrong."""
 
 
 class EventReason(StrEnum):
@@ -118,6 +142,7 @@ class Metric(StrEnum):
     RESTARTS = "rolloutfleet_operator_restarts_total"
     PROBLEMS = "rolloutfleet_operator_problems"
     SLOTS_HELD = "rolloutfleet_operator_slots_held"
+    STORES_LOST = "rolloutfleet_operator_stores_lost_total"
     PROXY_RSS = "rolloutfleet_operator_proxy_rss_bytes"
     PROXY_BUDGET = "rolloutfleet_operator_proxy_rss_budget_bytes"
     POLLS_FAILED = "rolloutfleet_operator_polls_failed_total"

@@ -13,7 +13,7 @@ from rolloutfleet.status import MOST_PROBLEMS, ConditionStatus, ConditionType, F
 from rolloutfleet_operator.policy.decide import Decision
 from rolloutfleet_operator.policy.memory import Standing
 from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
-from rolloutfleet_operator.policy.reasons import ConditionReason, Problem, ProblemReason
+from rolloutfleet_operator.policy.reasons import MAY_STAY_READY, ConditionReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import desired_of
 
 
@@ -81,10 +81,11 @@ _NOT_AS_ASKED: Final = (
     ProblemReason.NAME_TAKEN,
     ProblemReason.CHILD_REFUSED,
     ProblemReason.KEYS_MISSING,
+    ProblemReason.QUOTA_EXCEEDED,
+    ProblemReason.CHILD_FOUGHT_OVER,
 )
 """What keeps the spec from being carried out, however well the pods are that are there."""
 _NO_PODS: Final = (
-    ProblemReason.QUOTA_EXCEEDED,
     ProblemReason.POD_REFUSED,
     ProblemReason.STORAGE_CLASS_MISSING,
     ProblemReason.CLAIM_PENDING,
@@ -98,13 +99,34 @@ def _ready(view: View) -> Condition:
         return Condition("False", ConditionReason.SUSPENDED, "spec.suspend is true")
     parts = (part for make in (_proxies, _gateway, _own_engines) if (part := make(view)).status != "True")
     found = view.because(*_NOT_AS_ASKED) or next(parts, None)
-    if found is None and view.decision.roll.outdated:
+    if found is None and view.decision.roll.outdated and not _waits(view):
         found = _progressing(view)
+    found = found or _other_than_asked(view) or _growing(view) or _not_live(view)
     if found is not None:
         return replace(found, status="False")
-    return view.because(ProblemReason.KEY_NOT_TAKEN) or Condition(
-        "True", ConditionReason.SERVING, f"all parts are ready, and as the spec requires{_but(view)}"
-    )
+    return Condition("True", ConditionReason.SERVING, f"all parts are ready, and as the spec requires{_but(view)}")
+
+
+def _other_than_asked(view: View) -> Condition | None:
+    """The worst problem with which the fleet is not Ready, of those that have nothing to do with pods that leave."""
+    found = (each for each in view.decision.problems if each.reason not in MAY_STAY_READY)
+    return _because(next((each for each in found if each.pod not in view.decision.leaving), None))
+
+
+def _growing(view: View) -> Condition | None:
+    growing = next((claim.name for claim in view.observed.claims if claim.growing), None)
+    if growing is None:
+        return None
+    return Condition("True", ConditionReason.VOLUMES_GROW, f"the volume of {growing} has not the size of the spec yet")
+
+
+def _not_live(view: View) -> Condition | None:
+    """A proxy that answers and has not taken the settings that change while it runs."""
+    for pod in view.members:
+        if pod.stats is not None and pod.stats.live_generation < view.observed.generation:
+            message = f"{pod.name} has not applied the settings of this spec yet"
+            return Condition("True", ConditionReason.SETTINGS_PENDING, message)
+    return None
 
 
 def _proxies(view: View) -> Condition:
@@ -207,9 +229,20 @@ def _progressing(view: View) -> Condition:
     rolling = _rolling(view)
     if rolling is not None:
         return Condition("True", ConditionReason.ROLLING_OUT, f"{rolling} gets its new template")
+    if (pending := _growing(view) or _not_live(view)) is not None:
+        return pending
     if decision.roll.outdated:
-        return Condition("False", ConditionReason.UPDATE_WAITS, "pods get the new template when spec.restart.id is set")
+        return Condition("False", ConditionReason.UPDATE_WAITS, _UPDATE_WAITS)
     return Condition("False", ConditionReason.AS_ASKED_FOR, "there is nothing to do")
+
+
+_UPDATE_WAITS: Final = "pods get the new template when spec.restart.id is set"
+
+
+def _update(view: View) -> Condition:
+    if view.decision.roll.outdated and _waits(view):
+        return Condition("True", ConditionReason.UPDATE_WAITS, _UPDATE_WAITS)
+    return Condition("False", ConditionReason.UP_TO_DATE, "no update waits for spec.restart.id")
 
 
 def _rolling(view: View) -> str | None:
@@ -275,6 +308,8 @@ def _cleanup(view: View) -> Condition:
 
 
 def _durable(view: View) -> Condition:
+    if (lost := view.because(ProblemReason.STORE_LOST)) is not None:
+        return lost
     dump = view.spec.sessions.dump
     if not view.spec.proxies.storage.ephemeral:
         return Condition("True", ConditionReason.ON_CLAIMS, "turns are kept on the proxies' claims")
@@ -314,6 +349,7 @@ _MAKERS: Final[dict[ConditionType, Callable[[View], Condition]]] = {
     "Progressing": _progressing,
     "MemoryWithinBudget": _memory,
     "SettingsInForce": _settings,
+    "UpdateAvailable": _update,
     "CleanupHealthy": _cleanup,
     "Durable": _durable,
     "Paused": _paused,
@@ -366,32 +402,27 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
         endpoint=observed.endpoint,
         template_hash=observed.template_hash,
         operator_version=observed.operator_version,
+        operator=observed.operator,
         parked=decision.parked,
         current=decision.current,
         problems=_problems(decision.problems, observed.status, time),
         restarts=decision.restarts,
         restart=RestartAnswer(observed_id=decision.observed_restart),
+        stores=decision.stores,
         conditions=with_times(conditions, observed.status.conditions, observed.generation, time),
     )
 
 
-def unusable(
-    earlier: FleetStatus,
-    message: str,
-    generation: int,
-    now: float,
-    *,
-    reason: ProblemReason = ProblemReason.SPEC_INVALID,
-) -> FleetStatus:
+def unusable(earlier: FleetStatus, problem: Problem, generation: int, now: float) -> FleetStatus:
     """Of a spec that can't be read, or not be carried out at all: nothing is changed, and that is said."""
     time = text_of(now)
     said = {each.type: Condition(each.status, each.reason, each.message) for each in earlier.conditions}
     made = {kind: said.get(kind, Condition("Unknown", ConditionReason.NOT_KNOWN)) for kind in _MAKERS}
-    made |= dict.fromkeys(_SPEC_KINDS, Condition("False", reason, message))
+    made |= dict.fromkeys(_SPEC_KINDS, Condition("False", problem.reason, problem.message))
     return earlier.model_copy(
         update={
             "observed_generation": generation,
-            "problems": _problems((Problem(reason, message),), earlier, time),
+            "problems": _problems((problem,), earlier, time),
             "conditions": with_times(made, earlier.conditions, generation, time),
         }
     )

@@ -83,6 +83,7 @@ class Figures:
             "dump": self._dump(),
             "settings": {
                 "generation": self.sessions.settings.current.generation,
+                "live_generation": self.sessions.settings.live_generation,
                 "error": self.sessions.settings.error,
                 "needs_restart": list(self.sessions.settings.waiting),
             },

@@ -118,6 +118,7 @@ def test_what_needs_a_restart_is_named(proxy: ProxyProcess) -> None:
     stats = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
     assert sorted(stats["needs_restart"]) == ["drain_timeout", "tokenizer.renderer"]
     assert stats["generation"] == generation, "what is in force is not all of the new one"
+    assert stats["live_generation"] == 20, "what waits is all that is missing"
     until(lambda: "tokenizer.renderer" in proxy.log.read_text())
     write(proxy, generation=21)
     until(lambda: in_force(proxy, 21))
@@ -135,6 +136,7 @@ def test_what_only_another_release_knows_waits_for_it_and_stops_nothing(proxy: P
     told = until(lambda: (now := proxy.stats()["settings"])["needs_restart"] and now)
     assert sorted(told["needs_restart"]) == ["sessions.dump.tape", "teleport"]
     assert told["error"] is None and told["generation"] == generation, "what is in force is not all of the new one"
+    assert told["live_generation"] == 23
 
     before = proxy.stats()["pid"]
     proxy.kill_worker()

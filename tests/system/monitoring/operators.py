@@ -21,7 +21,7 @@ STATUS = {
     "conditions": [{"type": "Ready", "status": "False", "reason": "Any", "message": ""}],
     "problems": [{"reason": "VolumeFull", "message": "", "since": "2026-01-01T00:00:00Z"}],
 }
-RESTARTED = {**STATUS, "restarts": {"memory": 1}}
+RESTARTED = {**STATUS, "restarts": {"memory": 1}, "stores": [{"ordinal": 0, "id": "a", "lost": 1}]}
 SILENT = replace(POD, name="math-proxy-1", stats=None, unanswered=1)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.operator.policy.world import World
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet.status import ConditionStatus, FleetStatus
+from rolloutfleet.status import ConditionStatus, FleetStatus, StoreStatus
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy.observed import ObservedPod, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
@@ -52,6 +52,14 @@ def test_fleets_are_counted_by_what_they_are_now(passes: list[tuple[str, dict[st
         if sample.name == Metric.FLEETS
     }
     assert shown == dict(counted)
+
+
+def test_a_lost_store_is_counted_once() -> None:
+    metrics = OperatorMetrics()
+    for lost in (3, 3, 4, 4):
+        store = StoreStatus(ordinal=0, id="a", lost=lost)
+        metrics.saw(SEEN, FleetStatus(stores=[store]), budget=1)
+    assert metrics.registry.get_sample_value(Metric.STORES_LOST, {"fleet": SEEN.key}) == 1
 
 
 def test_nothing_is_shown_of_a_fleet_that_was_deleted() -> None:

@@ -115,7 +115,7 @@ def test_engines_are_named_as_a_gateway_names_them() -> None:
 
 def test_a_claim_grows_until_its_volume_has_what_is_asked_for() -> None:
     claim = {
-        "metadata": {"name": "state-math-proxy-1", "uid": "c"},
+        "metadata": {"name": "state-math-proxy-1", "uid": "c", "creationTimestamp": "2026-11-21T17:00:00Z"},
         "spec": {},
         "status": {"phase": "Bound", "capacity": {"storage": "5Gi"}},
     }
@@ -123,6 +123,16 @@ def test_a_claim_grows_until_its_volume_has_what_is_asked_for() -> None:
     assert (found.ordinal, found.bound, found.growing) == (1, True, True)
     (found,) = observe.claims([claim], 5 * 2**30, observe.Warnings(), now=NOW)
     assert not found.growing
+
+
+def test_a_claim_tells_who_is_to_make_its_volume() -> None:
+    meta = {"name": "state-math-proxy-1", "uid": "c", "creationTimestamp": "2026-11-21T17:00:00Z"}
+    claim: dict[str, Any] = {"metadata": meta, "spec": {}, "status": {"phase": "Pending"}}
+    (found,) = observe.claims([claim], None, observe.Warnings(), now=NOW)
+    assert (found.bound, found.provisioner) == (False, None)
+    meta["annotations"] = {"volume.kubernetes.io/storage-provisioner": "csi.example.com"}  # type: ignore[assignment]
+    (found,) = observe.claims([claim], None, observe.Warnings(), now=NOW)
+    assert (found.created, found.provisioner) == (seconds_of("2026-11-21T17:00:00Z"), "csi.example.com")
 
 
 def deployment(replicas: int = 1, **said: Any) -> dict[str, Any]:

@@ -189,19 +189,22 @@ async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiS
         await comes_true(lambda: "can't be pulled" in fleet.problems().get("ImagePullFailed", ""))
 
 
-async def test_passes_that_the_api_server_refuses_are_counted_and_made_again(
-    server: ApiServer, fleet: FleetThere
+@pytest.mark.parametrize("right", ["list Pod", "list Deployment", "list ConfigMap", "GET Secret"])
+async def test_a_right_to_read_that_is_missing_is_said_and_passes_are_made_again(
+    server: ApiServer, fleet: FleetThere, right: str
 ) -> None:
     def refuse(method: str, place: Place, _body: Any) -> None:
-        if (method, place.kind) == ("list", "Pod"):
-            raise Refusal(403, "Forbidden")
+        if f"{method} {place.kind}" == right:
+            raise Refusal(403, "Forbidden", f"cannot {right}")
 
     server.refusing.append(refuse)
     async with operating(server) as operator:
         await comes_true(lambda: operator.figure(Metric.PASS_ERRORS) >= 3)
         assert fleet.children() == set()
+        assert f"cannot {right}" in fleet.problems()["PermissionDenied"]
         server.refusing.clear()
         await comes_true(lambda: fleet.children() == CHILDREN)
+        await comes_true(lambda: "PermissionDenied" not in fleet.problems())
 
 
 async def test_a_fleet_that_is_deleted_goes_with_all_that_is_its_own(server: ApiServer, fleet: FleetThere) -> None:

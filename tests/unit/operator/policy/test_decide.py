@@ -392,7 +392,8 @@ def test_on_request_a_new_template_waits_for_a_restart_by_id() -> None:
     world.edit(template="t2")
     settle([world], operator, passes=50)
     assert world.deeds.restarted == []
-    assert condition(world) == ("False", "UpdateWaits")
+    assert condition(world, "UpdateAvailable") == ("True", "UpdateWaits")
+    assert condition(world) == ("True", "Serving")
     world.edit(restart="now")
     settle([world], operator, passes=200)
     assert {pod.template for pod in world.pods.values()} == {"t2"}

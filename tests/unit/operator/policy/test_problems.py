@@ -8,8 +8,9 @@ from tests.unit.operator.policy.executor import NONE, Operator, settle
 from tests.unit.operator.policy.fleets import fleet
 from tests.unit.operator.policy.world import ENGINE, GATEWAY, World
 
-from rolloutfleet.spec import EngineSourceSpec, FleetSpec
+from rolloutfleet.spec import EngineSourceSpec, FleetSpec, RestartSpec
 from rolloutfleet.status import ConditionStatus, FleetStatus, RestartStatus
+from rolloutfleet_operator.policy.actions import EmitEvent
 from rolloutfleet_operator.policy.crashes import OOM_SHOWN_FOR
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import (
@@ -24,8 +25,10 @@ from rolloutfleet_operator.policy.observed import (
     ObservedOtherPod,
     text_of,
 )
+from rolloutfleet_operator.policy.problems import PROVISIONED_WITHIN
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.stores import LOSS_SHOWN_FOR
 
 SPEC = fleet(replicas=2)
 OTHERS = EngineSourceSpec(selector={"app": "sglang"})
@@ -178,7 +181,27 @@ def test_it_is_not_ready_for_a_trainer_until_every_proxy_takes_the_key_of_the_se
 
 def test_a_claim_that_does_not_grow() -> None:
     claim = ObservedClaim(name="state-math-proxy-0", ordinal=0, bound=True, growing=True, message="not allowed")
-    assert found(replace(SEEN, claims=(claim,))) == [(None, "StorageCantGrow")]
+    observed = replace(SEEN, claims=(claim,))
+    assert found(observed) == [(None, "StorageCantGrow")]
+    assert conditions(observed)["Ready"].reason == "StorageCantGrow"
+
+
+def test_ready_waits_for_a_claim_that_grows() -> None:
+    claim = ObservedClaim(name="state-math-proxy-0", ordinal=0, bound=True, growing=True)
+    said = conditions(replace(SEEN, claims=(claim,)))
+    assert (said["Ready"].status, said["Ready"].reason) == ("False", "VolumesGrow")
+    assert claim.name in said["Ready"].message and said["Progressing"].status == "True"
+
+
+def test_a_claim_is_pending_when_its_provisioner_has_had_time_and_says_nothing() -> None:
+    asked = ObservedClaim(name="state-math-proxy-0", ordinal=0, bound=False, created=NOW, provisioner="csi.example.com")
+    observed = replace(down(ObservedContainer()), claims=(asked,))
+    assert found(observed, NOW + PROVISIONED_WITHIN) == []
+    assert found(observed, NOW + PROVISIONED_WITHIN + 1) == [(None, "ClaimPending")]
+    said = status(SPEC, observed, decide(SPEC, observed, NOW + 200), NOW + 200).conditions
+    assert (said[0].reason, "csi.example.com" in said[0].message) == ("ClaimPending", True)
+    waits_for_a_node = replace(observed, claims=(replace(asked, provisioner=None),))
+    assert found(waits_for_a_node, NOW + 200) == []
 
 
 @pytest.mark.parametrize(
@@ -196,9 +219,125 @@ def test_pods_that_cannot_be_made(message: str, reason: ProblemReason) -> None:
     assert (said.conditions[0].status, said.conditions[0].reason) == ("False", reason.value)
 
 
-def test_what_the_executor_met() -> None:
-    for reason in ProblemReason:
-        assert found(replace(SEEN, problems=(Problem(reason, "so it is"),))) == [(None, reason.value)]
+MAY_STAY_READY = {
+    ProblemReason.SPEC_INVALID: False,
+    ProblemReason.PASS_FAILED: False,
+    ProblemReason.TEMPLATE_INVALID: False,
+    ProblemReason.SETTINGS_INVALID: False,
+    ProblemReason.PERMISSION_DENIED: False,
+    ProblemReason.NAME_TAKEN: False,
+    ProblemReason.CHILD_REFUSED: False,
+    ProblemReason.KEYS_MISSING: False,
+    ProblemReason.QUOTA_EXCEEDED: False,
+    ProblemReason.POD_REFUSED: False,
+    ProblemReason.STORAGE_CLASS_MISSING: False,
+    ProblemReason.CLAIM_PENDING: False,
+    ProblemReason.STORE_OF_ANOTHER_FLEET: False,
+    ProblemReason.STORE_UNUSABLE: False,
+    ProblemReason.STORE_DAMAGED: False,
+    ProblemReason.TOKENIZER_UNREACHABLE: False,
+    ProblemReason.ROLL_STOPPED: False,
+    ProblemReason.IMAGE_PULL_FAILED: False,
+    ProblemReason.CONTAINER_CONFIG_ERROR: False,
+    ProblemReason.CRASH_LOOPING: False,
+    ProblemReason.NODE_LOST: False,
+    ProblemReason.STUCK_TERMINATING: True,  # whatever takes its place is there and ready
+    ProblemReason.WAITING_FOR_GPUS: False,
+    ProblemReason.UNSCHEDULABLE: False,
+    ProblemReason.UNRESPONSIVE: False,
+    ProblemReason.NOT_READY_IN_TIME: False,
+    ProblemReason.UNDUMPED_TURNS: True,  # of a pod that leaves
+    ProblemReason.VOLUME_FULL: False,  # turns are refused
+    ProblemReason.STORE_LOST: True,  # it is over; `Durable` says it
+    ProblemReason.OOM_KILLED: True,
+    ProblemReason.BUDGET_TOO_SMALL: True,  # `MemoryWithinBudget` says it
+    ProblemReason.DUMP_FAILING: True,  # `CleanupHealthy` says it
+    ProblemReason.RESTART_STUCK: True,
+    ProblemReason.DRAINED_BY_HAND: True,
+    ProblemReason.KEY_NOT_TAKEN: False,
+    ProblemReason.STATS_UNKNOWN: True,  # agents may reach it nevertheless
+    ProblemReason.SETTINGS_REFUSED: False,
+    ProblemReason.NEEDS_RESTART: False,
+    ProblemReason.PAUSE_TOO_LONG: True,  # the trainer's will; `Paused` says it
+    ProblemReason.STORAGE_CANT_GROW: False,
+    ProblemReason.FIELDS_LOST: False,
+    ProblemReason.OVER_BUDGET: True,  # `MemoryWithinBudget` says it
+    ProblemReason.FIELDS_UNKNOWN: True,  # the message says so
+    ProblemReason.CHILD_FOUGHT_OVER: False,
+    ProblemReason.TWO_OPERATORS: True,
+}
+
+
+@pytest.mark.parametrize("reason", ProblemReason)
+def test_ready_stays_true_with_these_problems_and_no_others(reason: ProblemReason) -> None:
+    observed = replace(SEEN, problems=(Problem(reason, "so it is"),))
+    assert found(observed) == [(None, reason.value)]
+    ready = conditions(observed)["Ready"]
+    if MAY_STAY_READY[reason]:
+        assert (ready.status, ready.reason) == ("True", "Serving")
+    else:
+        assert (ready.status, ready.reason, ready.message) == ("False", reason.value, "so it is")
+
+
+def test_what_is_wrong_with_a_pod_that_leaves_is_no_reason_to_be_unready() -> None:
+    leaving = replace(FIRST, name="math-proxy-2", uid="u9", ordinal=2)
+    assert SEEN.workload is not None
+    observed = replace(SEEN, pods=(*SEEN.pods, leaving), workload=replace(SEEN.workload, replicas=3))
+    full = replace(observed, problems=(Problem(ProblemReason.VOLUME_FULL, "full", leaving.name),))
+    assert conditions(full)["Ready"].status == "True"
+    assert conditions(replace(full, problems=(replace(full.problems[0], pod=FIRST.name),)))["Ready"].status == "False"
+
+
+def test_ready_waits_for_settings_that_are_taken_while_a_proxy_runs() -> None:
+    observed = replace(SEEN, generation=SEEN.generation + 1)
+    said = conditions(observed)
+    assert (said["Ready"].status, said["Ready"].reason) == ("False", "SettingsPending")
+    assert said["Progressing"].status == "True"
+
+
+def test_an_update_that_waits_for_a_request_is_said_and_leaves_it_ready() -> None:
+    """The settings that change while it runs are in force; others wait with the template."""
+    waits: dict[str, Any] = {"live_generation": SEEN.generation + 1, "needs_restart": ("log.level",)}
+    assert FIRST.stats is not None
+    pods = tuple(replace(pod, template_hash="t0", stats=replace(FIRST.stats, **waits)) for pod in SEEN.pods)
+    observed = replace(SEEN, generation=SEEN.generation + 1, pods=pods)
+    on_request = SPEC.model_copy(update={"update_policy": "OnRequest"})
+    said = conditions(observed, on_request)
+    assert (said["UpdateAvailable"].status, said["UpdateAvailable"].reason) == ("True", "UpdateWaits")
+    assert said["Ready"].status == "True" and said["SettingsInForce"].status == "False"
+    asked = on_request.model_copy(update={"restart": RestartSpec(id="now")})
+    for spec in (SPEC, asked):
+        said = conditions(observed, spec)
+        assert (said["UpdateAvailable"].status, said["Ready"].status) == ("False", "False")
+
+
+def test_a_store_that_is_another_than_before_is_counted_and_said_for_a_day() -> None:
+    first = said_of(SEEN)
+    assert [(each.ordinal, each.id, each.lost) for each in first.stores] == [(0, "s0", 0), (1, "s1", 0)]
+    remade = replace(with_pod(stats={"store_id": "other"}), status=first)
+    lost = said_of(remade)
+    assert [(each.id, each.lost) for each in lost.stores] == [("other", 1), ("s1", 0)]
+    assert [(each.pod, each.reason) for each in lost.problems] == [(FIRST.name, "StoreLost")]
+    durable = {each.type: each for each in lost.conditions}["Durable"]
+    assert (durable.status, durable.reason) == ("False", "StoreLost")
+    events = [each for each in decide(SPEC, remade, NOW).actions if isinstance(each, EmitEvent)]
+    assert [(each.reason, each.pod, each.warning) for each in events] == [("StoreLost", FIRST.name, True)]
+    same = replace(remade, status=lost)
+    assert said_of(same, NOW + 1000) == lost
+    later = said_of(same, NOW + LOSS_SHOWN_FOR)
+    assert later.problems == [] and later.stores == lost.stores
+
+
+def test_a_silent_proxy_has_the_store_that_it_had_and_ephemeral_ones_have_none() -> None:
+    first = said_of(SEEN)
+    assert said_of(replace(with_pod(stats=None), status=first)).stores == first.stores
+    storage = SPEC.proxies.storage.model_copy(update={"ephemeral": True})
+    ephemeral = SPEC.model_copy(update={"proxies": SPEC.proxies.model_copy(update={"storage": storage})})
+    assert status(ephemeral, SEEN, decide(ephemeral, SEEN, NOW), NOW).stores == []
+
+
+def said_of(observed: ObservedFleet, now: float = NOW) -> FleetStatus:
+    return status(SPEC, observed, decide(SPEC, observed, now), now)
 
 
 def test_of_engines_that_wait_for_gpus() -> None:
@@ -256,17 +395,17 @@ def test_a_healthy_fleet_has_none_and_says_so() -> None:
     assert {each.type: each.status for each in said.conditions} == {
         **dict.fromkeys(["Ready", "ProxiesReady", "GatewayReady", "EnginesReady"], "True"),
         **dict.fromkeys(["MemoryWithinBudget", "SettingsInForce", "CleanupHealthy", "Durable"], "True"),
-        **dict.fromkeys(["Progressing", "Paused", "Suspended"], "False"),
+        **dict.fromkeys(["Progressing", "UpdateAvailable", "Paused", "Suspended"], "False"),
     }
     assert {each.observed_generation for each in said.conditions} == {SEEN.generation}
 
 
 def test_it_is_the_same_at_any_later_time_and_whatever_figures_move() -> None:
     first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
-    assert FIRST.stats is not None
     moved = [
-        replace(pod, stats=replace(FIRST.stats, rss=FIRST.stats.rss + place, in_flight=place, sessions_open=place))
+        replace(pod, stats=replace(pod.stats, rss=pod.stats.rss + place, in_flight=place, sessions_open=place))
         for place, pod in enumerate(SEEN.pods)
+        if pod.stats is not None
     ]
     later = replace(SEEN, status=first, pods=tuple(moved))
     assert status(SPEC, later, decide(SPEC, later, NOW + 1e6), NOW + 1e6) == first
@@ -359,11 +498,12 @@ def test_settings_are_in_force_when_every_proxy_says_so() -> None:
 
 def test_a_spec_that_cannot_be_read_leaves_the_status_and_says_why() -> None:
     first = status(SPEC, SEEN, decide(SPEC, SEEN, NOW), NOW)
-    said = unusable(first, "spec.proxies: no", 7, NOW)
+    no = Problem(ProblemReason.SPEC_INVALID, "spec.proxies: no")
+    said = unusable(first, no, 7, NOW)
     assert (said.conditions[0].status, said.conditions[0].reason) == ("False", "SpecInvalid")
     assert [(each.reason, each.message) for each in said.problems] == [("SpecInvalid", "spec.proxies: no")]
     assert (said.observed_generation, said.ready_replicas) == (7, first.ready_replicas)
-    assert unusable(said, "spec.proxies: no", 7, NOW + 100) == said
+    assert unusable(said, no, 7, NOW + 100) == said
     assert len(said.conditions) == len(first.conditions)
 
 

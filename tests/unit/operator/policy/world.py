@@ -340,7 +340,9 @@ class World:
             held_turns=pod.store.turns,
             drain=pod.drain,
             boots=tuple(pod.store.boots),
+            store_id=f"s{pod.ordinal}",
             settings_generation=pod.generation,
+            live_generation=pod.generation,
         )
 
     # What is done to it by the operator.
