@@ -13,7 +13,7 @@ from tests.integration.client.fleet.agents import talk_all, talked
 from tests.integration.client.fleet.by_turns import check_halves, keys_by_turns, sessions_by_turns, starts_by_turns
 from tests.integration.client.fleet.conftest import whereabouts
 from tests.integration.client.fleet.killing import ended_sessions, set_right, start_keys, up_again
-from tests.waiting import PATIENCE, comes_true
+from tests.waiting import PATIENCE, START, comes_true
 
 from rolloutfleet.fleet import AsyncFleet, Fleet, Trajectory
 from rolloutfleet.staleness import StalenessManager
@@ -64,7 +64,7 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
         work = asyncio.create_task(rollouts())
         try:
             for version in (1, 2):
-                async with fleet.export(8, timeout=PATIENCE) as export:
+                async with fleet.export(8, timeout=START) as export:
                     trained += [each.session_id async for each in export]
                 answer = await fleet.set_version(version)
                 assert [each.ordinal for each in answer.failed] == [1]
@@ -74,7 +74,7 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
             await asyncio.gather(work, return_exceptions=True)
         assert fleet.unreachable.keys() == {1}
         await up_again(two.proxies[1])
-        async with fleet.export(timeout=PATIENCE) as export:
+        async with fleet.export(timeout=START) as export:
             trained += [each.session_id async for each in export]
         assert of_the_dead <= set(trained)
         assert Counter(trained).most_common(1)[0][1] == 1
@@ -105,7 +105,7 @@ async def test_a_start_whose_proxy_died_over_it_is_asked_of_that_proxy_until_it_
     dying.stop()
     dying.environment = {VARIABLE: AFTER_START}
     key = next(key for key in keys_by_turns() if keeper_of(key, 2) == 1)
-    async with AsyncFleet(whereabouts(two), progress=False, patience=PATIENCE) as fleet:
+    async with AsyncFleet(whereabouts(two), progress=False, patience=START) as fleet:
         dying.start()
         two.wait_until_complete()
         with start_keys(lambda: key):
@@ -125,13 +125,13 @@ async def test_an_export_that_a_dead_proxy_never_heard_leases_nothing_when_it_is
         sessions = await ended_sessions(fleet, 8)
         alive, leases = sum(session.session_id.startswith("s0") for session in sessions), leases_of(dead)
         dead.kill()
-        async with fleet.export(timeout=PATIENCE, grace=0.5) as export:
+        async with fleet.export(timeout=START, grace=0.5) as export:
             assert len([each async for each in export]) == alive
         assert any("broken off" in text for text in fleet.owed)
         await up_again(dead)
-        await comes_true(lambda: not fleet.owed)
+        await comes_true(lambda: not fleet.owed, seconds=START)
         assert leases_of(dead) == leases
-        async with fleet.export(timeout=PATIENCE) as export:
+        async with fleet.export(timeout=START) as export:
             assert len([each async for each in export]) == len(sessions) - alive
 
 
@@ -147,7 +147,7 @@ async def test_a_proxy_killed_in_mid_export_delays_its_own_data_only(two: Runnin
         sessions = await ended_sessions(fleet, 40)
         alive = [session for session in sessions if session.session_id.startswith("s0")]
         taken: list[Trajectory] = []
-        async with fleet.export(40, page=4, timeout=PATIENCE) as export:
+        async with fleet.export(40, page=4, timeout=START) as export:
             async for trajectory in export:
                 taken.append(trajectory)
                 if len(taken) == 6:
@@ -174,7 +174,7 @@ def test_the_same_for_code_that_blocks(two: Running, before: Audit) -> None:
         for session in sessions:
             session.close()
         taken = []
-        with fleet.export(20, page=2, timeout=PATIENCE) as export:
+        with fleet.export(20, page=2, timeout=START) as export:
             for trajectory in export:
                 taken.append(trajectory)
                 if len(taken) == 4:
@@ -200,12 +200,12 @@ async def test_an_acknowledgement_that_nobody_hears_is_said_again_and_never_trai
 ) -> None:
     async with AsyncFleet(whereabouts(two), progress=False) as fleet:
         await ended_sessions(fleet, 10)
-        async with fleet.export(10, timeout=PATIENCE) as export:
+        async with fleet.export(10, timeout=START) as export:
             taken = [each async for each in export]
             two.proxies[1].kill()
         assert any("acknowledgement" in text for text in fleet.owed)
         await up_again(two.proxies[1])
-        await comes_true(lambda: not fleet.owed)
+        await comes_true(lambda: not fleet.owed, seconds=START)
         async with fleet.export() as rest:
             assert [each async for each in rest] == []
         audit = await fleet.audit()
@@ -244,7 +244,7 @@ async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[st
 async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running, before: Audit) -> None:
     """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
     counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
-    async with AsyncFleet(whereabouts(two), patience=PATIENCE, staleness=counts, progress=False) as fleet:
+    async with AsyncFleet(whereabouts(two), patience=START, staleness=counts, progress=False) as fleet:
         sessions = await sessions_by_turns(fleet, 20)
         await talk_all(sessions)
         async with dying(two.proxies[1], deaths=2) as deaths:
@@ -252,9 +252,9 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
                 await session.reward(float(number))
                 await session.close()
         async with dying(two.proxies[1], deaths=4) as deaths:
-            async with fleet.export(20, page=1, timeout=PATIENCE) as export:
+            async with fleet.export(20, page=1, timeout=START) as export:
                 taken = [each async for each in export]
-            await comes_true(lambda: not fleet.owed)
+            await comes_true(lambda: not fleet.owed, seconds=START)
             assert deaths.total() > 2
         assert sorted(each.reward or 0.0 for each in taken) == [float(number) for number in range(20)]
         assert names(taken) == sorted(session.session_id for session in sessions)
@@ -273,7 +273,7 @@ async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Runn
                 raise RuntimeError("of the agent")
         assert fleet.owed == [f"the end of session {session.session_id}"]
         await up_again(two.proxies[1])
-        await comes_true(lambda: not fleet.owed)
+        await comes_true(lambda: not fleet.owed, seconds=START)
         assert (await fleet.audit()).sessions.discarded["empty"] == before.sessions.discarded.get("empty", 0) + 1
 
 
@@ -294,7 +294,7 @@ async def test_an_export_that_waits_follows_proxies_that_come_and_go(two: Runnin
             await scaled_to(1)
             assert [each.ordinal for each in await fleet.proxies()] == [0]
             taken: list[Trajectory] = []
-            async with fleet.export(8, timeout=PATIENCE) as export:
+            async with fleet.export(8, timeout=START) as export:
                 async for trajectory in export:
                     taken.append(trajectory)
                     if len(taken) == sum(each.session_id.startswith("s0") for each in before):
