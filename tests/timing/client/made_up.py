@@ -54,6 +54,8 @@ def line(number: int) -> Json:
         "group_id": f"group-{number // GROUP}",
         "group": f"group-{number // GROUP}",
         "state": known.choice(["open", "closed"]),
+        "outcome": None,
+        "outcome_reason": None,
         "fate": known.choice(["live", "live", "leased", "acknowledged"]),
         "ordinal": number % 4,
         "source": "fleet",

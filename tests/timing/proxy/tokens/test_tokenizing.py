@@ -16,6 +16,8 @@ from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS_QUICKLY, Tokenizing
 
 LONG = 20_000
+AROUND = 100
+"""Characters of a message beside its text."""
 LONG_TEXT = "It was warm in Oslo. " * (LONG // 20)
 
 
@@ -68,7 +70,7 @@ async def test_the_loop_goes_on_while_a_long_render_is_made(tokenizing: Tokenizi
 async def test_the_loop_goes_on_while_a_long_text_is_encoded_in_a_thread(as_in_a_proxy: Tokenizing, text: str) -> None:
     """Also where it encodes something itself meanwhile, which waits for no long text."""
     await as_in_a_proxy.prompt([user(text * 10_000)], NO_ARGS, [])
-    long = text * (LONG_CHARACTERS_QUICKLY // len(text))
+    long = text * ((LONG_CHARACTERS_QUICKLY - AROUND) // len(text))
     numbers = count()
 
     def encode() -> None:
