@@ -391,7 +391,8 @@ class FleetSpec(SpecModel):
     network_policy: KubernetesObject | None = None
     """If set, NetworkPolicies are created."""
     update_policy: Literal["Automatic", "OnRequest"] = "Automatic"
-    """`OnRequest`: pods get a changed template only when a restart is requested."""
+    """`OnRequest`: pods get a changed template only when a restart is requested. Under either policy engines get one
+    that follows from another release, or other defaults, of the operator only then."""
     restart: RestartSpec | None = None
 
     @model_validator(mode="after")

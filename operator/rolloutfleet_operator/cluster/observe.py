@@ -10,7 +10,8 @@ from rolloutfleet_operator.cluster.apply import carries
 from rolloutfleet_operator.cluster.children import engines as engine_children
 from rolloutfleet_operator.cluster.children import gateway as gateway_children
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
-from rolloutfleet_operator.cluster.children.names import TEMPLATE_HASH
+from rolloutfleet_operator.cluster.children import templates
+from rolloutfleet_operator.cluster.children.names import CONTROL_KEY_HASH, TEMPLATE_HASH
 from rolloutfleet_operator.policy.observed import (
     GROUP,
     NO_RUN,
@@ -222,10 +223,20 @@ def deployment(
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current=status.get("observedGeneration") == found["metadata"]["generation"],
-        as_asked=wanted is not None and carries(found, wanted),
+        as_asked=wanted is not None and (carries(found, wanted) or carries(found, templates.kept(wanted, found))),
+        outdated=wanted is not None and templates.is_outdated(found, wanted),
+        part_changed=wanted is not None and templates.part_differs(found, wanted),
+        key_changed=wanted is not None and _key_hash(found) != _key_hash(wanted),
+        updating_since=_time(templates.note(found, templates.UPDATING_SINCE)),
         failed_create=_condition(status, "ReplicaFailure").get("message", "") if failed else "",
         pods=tuple(_other_pod(pod, lost) for pod in pods),
     )
+
+
+def _key_hash(deployment: Object) -> str | None:
+    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
+    found: str | None = annotations.get(CONTROL_KEY_HASH)
+    return found
 
 
 def _other_pod(pod: Object, lost: frozenset[str]) -> ObservedOtherPod:

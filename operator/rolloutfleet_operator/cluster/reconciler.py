@@ -17,7 +17,7 @@ from rolloutfleet_operator.cluster import failpoints, observe, reading
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, identity
 from rolloutfleet_operator.cluster.children import all as every
-from rolloutfleet_operator.cluster.children import names
+from rolloutfleet_operator.cluster.children import names, templates
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import content_hash
@@ -46,9 +46,11 @@ from rolloutfleet_operator.policy.observed import (
     ObservedFleet,
     ObservedGateway,
     seconds_of,
+    text_of,
 )
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.updates import Update
 from rolloutfleet_operator.policy.workers import engines_by_address
 
 RESYNC: Final = 300.0
@@ -205,7 +207,8 @@ class Reconciler:
         if not polled:
             await self._poll(fleet, objects, endpoints)
         lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
-        observed = self._observe(body, fleet, objects, wanted)
+        control_key = None if control.key is None else content_hash(control.key)
+        observed = self._observe(body, fleet, objects, wanted, control_key)
         gateway = replace(observed.gateway, lists=lists)
         observed = replace(observed, gateway=gateway, problems=self._met(problems))
         decision, new = self._decide(fleet.spec, observed)
@@ -215,7 +218,7 @@ class Reconciler:
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return PassResult(next_in=REQUEUE_SOON, touched={KIND})
-        changed = await self._bring_about(fleet, objects, wanted, decision, control.key)
+        changed = await self._bring_about(fleet, objects, wanted, decision, control_key)
         rotating = keys.key is not None and len(keys.key.keys) > 1
         settings = objects.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
@@ -289,10 +292,12 @@ class Reconciler:
         made = template["metadata"]["annotations"][names.TEMPLATE_HASH]
         return DesiredState(template=template, template_hash=made, problems=problems)
 
-    def _observe(self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState) -> ObservedFleet:
+    def _observe(
+        self, body: Object, fleet: Fleet, there: FleetObjects, wanted: DesiredState, control_key: str | None
+    ) -> ObservedFleet:
         now, spec, ungrown = self._now(), fleet.spec, self._resizer.ungrown
         claims = observe.claims(there.claims, spec.proxies.storage.capacity, there.warnings, now=now)
-        gateway = self._deployment(fleet, there, fleet.gateway, there.gateways)
+        gateway = self._deployment(fleet, there, fleet.gateway, there.gateways, control_key)
         return ObservedFleet(
             namespace=fleet.namespace,
             name=fleet.name,
@@ -327,10 +332,10 @@ class Reconciler:
         )
 
     def _deployment(
-        self, fleet: Fleet, there: FleetObjects, name: str, pods: Sequence[Object]
+        self, fleet: Fleet, there: FleetObjects, name: str, pods: Sequence[Object], control_key: str | None = None
     ) -> ObservedDeployment | None:
         found = there.child("Deployment", name)
-        wanted = None if found is None else _anew(found, fleet, self._shared.operator)
+        wanted = None if found is None else _anew(found, fleet, self._shared.operator, control_key)
         return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
 
     # What is written
@@ -345,12 +350,13 @@ class Reconciler:
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
         settings = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
-        key = None if control_key is None else content_hash(control_key)
         asked_for = [
             *every.parts(fleet, self._shared.operator, settings),
-            *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, key),
+            *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, control_key),
         ]
         made, not_made, problems = _made(asked_for)
+        for update in decision.updates:
+            made = [_settled(each, there.child("Deployment", update.name), update) for each in made]
         kept = [*not_made, ("Deployment", fleet.gateway), ("StatefulSet", fleet.proxies)]
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
         await self._resizer.grow_claims(fleet.namespace, there.claims, fleet.spec.proxies.storage.capacity)
@@ -378,6 +384,15 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
     return made, kept, problems
 
 
+def _settled(made: Object, live: Object | None, update: Update) -> Object:
+    """That Deployment as it is to be applied now; other manifests as they are."""
+    if identity(made) != ("Deployment", update.name):
+        return made
+    if live is not None and not update.apply:
+        made = templates.kept(made, live)
+    return templates.updating(made, None if update.since is None else text_of(update.since))
+
+
 def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Problem]:
     if fields:
         more = len(fields) - MOST_NAMED
@@ -386,16 +401,18 @@ def _of_unknown(fields: Sequence[str], version: str) -> Iterator[Problem]:
         yield Problem(ProblemReason.FIELDS_UNKNOWN, message)
 
 
-def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings) -> Object | None:
-    """What the spec makes of that Deployment now, but for its replicas; None where it can't be made."""
+def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings, control_key: str | None) -> Object | None:
+    """What the spec makes of that Deployment now, but for its replicas; None where it can't be made.
+
+    Without a `control_key` it is that of the pods that run.
+    """
     replicas = deployment["spec"]["replicas"]
     counts = every.Replicas(proxies=0, gateways=replicas, engines=replicas)
-    # A new key comes with the next apply, and is rolled out then.
-    key = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(names.CONTROL_KEY_HASH, "")
-    parts = every.workloads(fleet, operator, None, counts, None, key)
+    there = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(names.CONTROL_KEY_HASH, "")
+    parts = every.workloads(fleet, operator, None, counts, None, there if control_key is None else control_key)
     part = next(each for each in parts if (each.kind, each.name) == identity(deployment))
     try:
-        return part.make()
+        return templates.updating(part.make(), templates.note(deployment, templates.UPDATING_SINCE))
     except TemplateInvalid:
         return None
 

@@ -12,18 +12,30 @@ from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import MOST_PROBLEMS, CurrentStatus, ParkedStatus, RestartsStatus, StoreStatus
-from rolloutfleet_operator.policy import causes, crashes, memory, problems, rollout, scaling, steps, stores, workers
+from rolloutfleet_operator.policy import (
+    causes,
+    crashes,
+    memory,
+    problems,
+    rollout,
+    scaling,
+    steps,
+    stores,
+    updates,
+    workers,
+)
 from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict, PatchMetadata
 from rolloutfleet_operator.policy.causes import MEMORY, FleetState
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.observed import STATE_LABEL, ObservedFleet, ObservedPod, SlotRequest, text_of
-from rolloutfleet_operator.policy.reasons import Problem, ProblemReason, severity
+from rolloutfleet_operator.policy.reasons import CurrentAction, Problem, ProblemReason, severity
 from rolloutfleet_operator.policy.restarts import (
     Progress,
     RestartAdmission,
     RestartInProgress,
     admit,
     advance,
+    down,
     held_by,
     open_entries,
     stuck_of,
@@ -32,6 +44,7 @@ from rolloutfleet_operator.policy.restarts import (
 from rolloutfleet_operator.policy.rollout import Roll
 from rolloutfleet_operator.policy.scaling import RetireStep, ScalePlan, desired_of
 from rolloutfleet_operator.policy.steps import Step
+from rolloutfleet_operator.policy.updates import Update, UpdateAdmission
 
 REQUEUE_SOON: Final = 1.0
 """Seconds until a pass that follows what was only written down in this one."""
@@ -53,13 +66,6 @@ class PodState(StrEnum):
     ENDING = "ending"
 
 
-class CurrentAction(StrEnum):
-    """`status.current.action` where nothing is restarted; else it is the cause's."""
-
-    SCALE_DOWN = "ScaleDown"
-    SUSPEND = "Suspend"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What a pass comes to. `status.py` makes the status of it."""
@@ -73,6 +79,8 @@ class Decision:
     gateway_replicas: int
     engine_replicas: int | None
     """None where the fleet runs no engines itself."""
+    updates: tuple[Update, ...]
+    """Of each Deployment."""
     restarts: RestartsStatus
     stores: list[StoreStatus]
     parked: ParkedStatus
@@ -111,12 +119,17 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     state = FleetState(spec=spec, observed=observed, roll=roll, terms=terms, verdicts=verdicts, now=now)
     progress = advance(state)
     scaled = scaling.scale(spec, observed, progress.busy, now)
-    admission = admit(state, progress)
+    off = _is_off(spec, observed)
+    gateways, engines = (0 if off else spec.gateway.replicas), _engine_replicas(spec, off=off)
+    going = updates.of_fleet(spec, observed, gateways=gateways, engines=engines, now=now)
+    admission = admit(state, progress, rolling=sum(each.holds_slot for each in going))
     restarts, crashed, notes = crashes.counted(admission.restarts, observed.status.restarts, observed.pods, spec)
     kept = stores.of_fleet(spec, observed, now)
     lost = stores.problems_of(observed.name, kept, now)
     found = tuple(sorted({*_problems(state, progress, scaled, admission), *lost}, key=severity))
     begins = admission.due is not None and admission.due.cause.slot
+    held, away = held_by(progress) + begins, len(down(spec, roll, progress)) + begins
+    updated = updates.admit(going, spec, observed, held=held, down=away, now=now)
     return Decision(
         actions=(
             *progress.actions,
@@ -127,27 +140,29 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
             *_labels(state, progress, scaled),
             *workers.changes(spec, observed),
             *crashes.events_of(crashed),
+            *updated.actions,
             *scaling.events_of_parking(observed.status.parked, scaled.parked),
             *problems.events_of_changes(observed.status, found[:MOST_PROBLEMS]),
         ),
         replicas=scaled.replicas,
         peers=max(1, spec.proxies.replicas, scaled.replicas),
-        gateway_replicas=0 if _is_off(spec, observed) else spec.gateway.replicas,
-        engine_replicas=None if spec.engine is None else 0 if _is_off(spec, observed) else spec.engine.replicas,
+        gateway_replicas=gateways,
+        engine_replicas=engines,
+        updates=updated.updates,
         restarts=restarts,
         stores=kept,
         parked=scaled.parked,
-        current=_current(state, progress, admission, scaled),
+        current=_current(state, progress, admission, scaled, updated),
         problems=found,
         verdicts=verdicts,
         roll=roll,
         leaving=scaled.leaving,
-        observed_restart=_observed_restart(state, progress),
-        held=held_by(progress) + begins,
-        slot_requests=admission.slot_requests,
+        observed_restart=_observed_restart(state, progress, updated),
+        held=held + updated.held,
+        slot_requests=(*admission.slot_requests, *updated.slot_requests),
         audit=_to_be_asked(spec, observed, progress, scaled),
-        requeue_at=_requeue_at(state, progress, admission, scaled),
-        suspended=_is_off(spec, observed) and _is_empty(observed),
+        requeue_at=_requeue_at(state, progress, admission, scaled, updated),
+        suspended=off and _is_empty(observed),
     )
 
 
@@ -197,13 +212,20 @@ def _label(pod: ObservedPod, state: FleetState, progress: Progress, scaled: Scal
     return str(next((label for label, holds in of_first if holds), PodState.READY))
 
 
-def _observed_restart(state: FleetState, progress: Progress) -> str | None:
-    """The id of the newest restart that all proxies have had."""
+def _observed_restart(state: FleetState, progress: Progress, updated: UpdateAdmission) -> str | None:
+    """The id of the newest restart that all proxies have had, and with which all Deployments were updated."""
     spec, roll, before = state.spec, state.roll, state.observed.status.restart.observed_id
     if spec.restart is None or len(roll.members) < desired_of(spec):
         return before
     going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in progress.under_way)
-    return before if roll.restart_pending or going else spec.restart.id
+    due = any(each.due for each in updated.updates)
+    return before if roll.restart_pending or going or due else spec.restart.id
+
+
+def _engine_replicas(spec: FleetSpec, *, off: bool) -> int | None:
+    if spec.engine is None:
+        return None
+    return 0 if off else spec.engine.replicas
 
 
 def _is_off(spec: FleetSpec, observed: ObservedFleet) -> bool:
@@ -223,14 +245,16 @@ def _to_be_asked(spec: FleetSpec, observed: ObservedFleet, progress: Progress, s
     return frozenset(parked | replaced | scaled.leaving.keys())
 
 
-def _requeue_at(state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan) -> float | None:
-    if admission.due is not None or scaled.parked != state.observed.status.parked:
+def _requeue_at(
+    state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan, updated: UpdateAdmission
+) -> float | None:
+    if admission.due is not None or updated.actions or scaled.parked != state.observed.status.parked:
         return state.now + REQUEUE_SOON
     going = any(not each.stuck and each.step is not Step.EMPTYING for each in progress.under_way)
     ending = any(how in (RetireStep.QUIESCING, RetireStep.DUMPING) for how in scaled.leaving.values())
     if going or ending or (state.spec.suspend and state.observed.pods):
         return state.now + REQUEUE_AT_A_STEP
-    if admission.slot_requests:
+    if admission.slot_requests or updated.slot_requests:
         return state.now + REQUEUE_FOR_A_SLOT
     ends = [
         verdict.until for verdict in state.verdicts.values() if verdict.standing is Standing.COOLING and verdict.until
@@ -239,7 +263,7 @@ def _requeue_at(state: FleetState, progress: Progress, admission: RestartAdmissi
 
 
 def _current(
-    state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan
+    state: FleetState, progress: Progress, admission: RestartAdmission, scaled: ScalePlan, updated: UpdateAdmission
 ) -> CurrentStatus | None:
     """What the operator is at, in one line: the oldest thing under way, else what it waits for; None: nothing to do."""
     spec, observed, verdicts, now = state.spec, state.observed, state.verdicts, state.now
@@ -254,6 +278,8 @@ def _current(
         due = admission.waiting
         waits = CurrentStatus(action=due.cause.action, pod=due.pod.name, since="", waiting_for="slot")
         return _kept(waits, observed, now)
+    if (busy := next((each for each in updated.updates if each.since is not None or each.waits), None)) is not None:
+        return busy.current if busy.since is not None else _kept(busy.current, observed, now)
     cooling = [(verdict.until or 0.0, pod) for pod, verdict in verdicts.items() if verdict.standing is Standing.COOLING]
     if cooling and not spec.suspend:
         until, pod = min(cooling)

@@ -263,7 +263,15 @@ class ObservedDeployment:
     current: bool = True
     """Its controller has seen this generation."""
     as_asked: bool = True
-    """It is what the spec asks for, its replicas apart; False until it is applied anew."""
+    """It is what the spec asks for, its replicas and template apart; False until it is applied anew."""
+    outdated: bool = False
+    """It was given another template than the spec comes to now."""
+    part_changed: bool = False
+    """Its own part of the spec has changed since."""
+    key_changed: bool = False
+    """Its pods were started with another key of the control plane than there is."""
+    updating_since: float | None = None
+    """When its pods began to be replaced; None where they are not being."""
     failed_create: str = ""
     pods: tuple[ObservedOtherPod, ...] = ()
 

@@ -56,7 +56,7 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
     for pod in observed.pods:
         yield from _of_proxy(pod, spec, observed, now)
     for deployment in (observed.gateway.deployment, observed.engines.deployment):
-        yield from _of_deployment(deployment, now)
+        yield from of_deployment(deployment, now)
 
 
 def _of_budget(budget: int) -> Iterator[Problem]:
@@ -85,7 +85,8 @@ def _not_made(message: str) -> Problem:
     return Problem(ProblemReason.QUOTA_EXCEEDED if "exceeded quota" in message else ProblemReason.POD_REFUSED, message)
 
 
-def _of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator[Problem]:
+def of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator[Problem]:
+    """Of its pods, and of making them."""
     if deployment is None:
         return
     if deployment.failed_create:

@@ -127,9 +127,19 @@ class EventReason(StrEnum):
     RESTARTED = "Restarted"
     WITHDRAWN = "RestartWithdrawn"
     CRASHED = "Crashed"
+    UPDATING = "Updating"
     PARKED = "Parked"
     UNPARKED = "Unparked"
     PROBLEM_GONE = "ProblemGone"
+
+
+class CurrentAction(StrEnum):
+    """`status.current.action` where no proxy is restarted; else it is the cause's."""
+
+    SCALE_DOWN = "ScaleDown"
+    SUSPEND = "Suspend"
+    GATEWAY_UPDATE = "GatewayUpdate"
+    ENGINE_UPDATE = "EngineUpdate"
 
 
 class Metric(StrEnum):

@@ -265,8 +265,8 @@ class RestartAdmission:
     actions: tuple[Action, ...] = ()
 
 
-def admit(state: FleetState, progress: Progress) -> RestartAdmission:
-    """Of what is due, the first that may begin."""
+def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmission:
+    """Of what is due, the first that may begin. `rolling` Deployments of the fleet are being updated meanwhile."""
     spec, observed, now = state.spec, state.observed, state.now
     made, due_now = _made_already(state)
     due_now = [due for due in due_now if due.pod.name not in progress.busy]
@@ -280,11 +280,12 @@ def admit(state: FleetState, progress: Progress) -> RestartAdmission:
     begins = replace(admission, restarts=opened(progress.restarts, due, now), due=due)
     if not due.cause.slot:
         return begins
-    others = _down(spec, state.roll, progress) - {due.pod.ordinal}
-    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others)) == 0:
+    others = down(spec, state.roll, progress) - {due.pod.ordinal}
+    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others) + rolling) == 0:
         return replace(admission, waiting=due)
     request = _slot_request(due, observed, state.roll, now)
-    if not slots.granted(request, observed.other_fleets, held=held_by(progress), most=observed.most_disruptions):
+    held = held_by(progress) + rolling
+    if not slots.granted(request, observed.other_fleets, held=held, most=observed.most_disruptions):
         return replace(admission, waiting=due, slot_requests=(request,))
     return begins
 
@@ -304,7 +305,7 @@ def _made_already(state: FleetState) -> tuple[tuple[Action, ...], list[Due]]:
     return marks, [each for each in due if each not in made]
 
 
-def _down(spec: FleetSpec, roll: Roll, progress: Progress) -> set[int]:
+def down(spec: FleetSpec, roll: Roll, progress: Progress) -> set[int]:
     """Ordinals that are asked for and do not serve, whatever the cause, and those that are being restarted."""
     up = {
         pod.ordinal

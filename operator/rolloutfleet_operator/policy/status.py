@@ -101,7 +101,7 @@ def _ready(view: View) -> Condition:
     found = view.because(*_NOT_AS_ASKED) or next(parts, None)
     if found is None and view.decision.roll.outdated and not _waits(view):
         found = _progressing(view)
-    found = found or _other_than_asked(view) or _growing(view) or _not_live(view)
+    found = found or _updating(view) or _other_than_asked(view) or _growing(view) or _not_live(view)
     if found is not None:
         return replace(found, status="False")
     return Condition("True", ConditionReason.SERVING, f"all parts are ready, and as the spec requires{_but(view)}")
@@ -222,36 +222,41 @@ def _progressing(view: View) -> Condition:
         return problem
     if decision.roll.outdated and not _waits(view):
         return Condition("True", ConditionReason.ROLLING_OUT, "pods get the new template, one after another")
-    if current is not None and current.waiting_for not in ("slot", "cooldown"):
+    if current is not None and current.pod is not None and current.waiting_for not in ("slot", "cooldown"):
         return Condition("True", ConditionReason.RESTARTING, f"{current.pod}: {current.action}")
     if len(view.ready) < view.desired:
         return Condition("True", ConditionReason.STARTING, "proxies start")
-    rolling = _rolling(view)
-    if rolling is not None:
-        return Condition("True", ConditionReason.ROLLING_OUT, f"{rolling} gets its new template")
-    if (pending := _growing(view) or _not_live(view)) is not None:
-        return pending
-    if decision.roll.outdated:
-        return Condition("False", ConditionReason.UPDATE_WAITS, _UPDATE_WAITS)
+    if (going := _updating(view) or _rolling(view) or _growing(view) or _not_live(view)) is not None:
+        return going
+    if (waiting := _update(view)).status == "True":
+        return replace(waiting, status="False")
     return Condition("False", ConditionReason.AS_ASKED_FOR, "there is nothing to do")
 
 
-_UPDATE_WAITS: Final = "pods get the new template when spec.restart.id is set"
+def _updating(view: View) -> Condition | None:
+    """A Deployment whose pods are being replaced, or are about to be."""
+    due = next((each for each in view.decision.updates if each.since is not None or each.waits), None)
+    if due is None:
+        return None
+    what = "waits for a slot to get its new template" if due.waits else "gets its new template"
+    return Condition("True", ConditionReason.ROLLING_OUT, f"{due.name} {what}")
 
 
 def _update(view: View) -> Condition:
-    if view.decision.roll.outdated and _waits(view):
-        return Condition("True", ConditionReason.UPDATE_WAITS, _UPDATE_WAITS)
-    return Condition("False", ConditionReason.UP_TO_DATE, "no update waits for spec.restart.id")
+    parts = ["proxies"] if view.decision.roll.outdated and _waits(view) else []
+    parts += [each.part for each in view.decision.updates if each.available]
+    if not parts:
+        return Condition("False", ConditionReason.UP_TO_DATE, "no update waits for spec.restart.id")
+    message = f"{' and '.join(parts)} get the new template when spec.restart.id is set"
+    return Condition("True", ConditionReason.UPDATE_WAITS, message)
 
 
-def _rolling(view: View) -> str | None:
+def _rolling(view: View) -> Condition | None:
     """A Deployment whose pods are not all of the spec that was seen."""
-    gateway, engines, decision = view.observed.gateway.deployment, view.observed.engines.deployment, view.decision
-    if gateway is not None and not gateway.is_rolled_out(decision.gateway_replicas):
-        return f"{view.observed.name}-gateway"
-    if engines is not None and not engines.is_rolled_out(decision.engine_replicas or 0):
-        return f"{view.observed.name}-engine"
+    deployments = (view.observed.gateway.deployment, view.observed.engines.deployment)
+    for deployment, update in zip(deployments, view.decision.updates, strict=False):
+        if deployment is not None and not deployment.is_rolled_out(update.replicas):
+            return Condition("True", ConditionReason.ROLLING_OUT, f"{update.name} gets its new template")
     return None
 
 

@@ -9,15 +9,17 @@ from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
+from rolloutfleet_operator.cluster.children.templates import noted
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.commands import KeyFlag
+from rolloutfleet_operator.policy.updates import LOADED_WITHIN
 
 CONTAINER: Final = "engine"
 PATH: Final = "spec.engine.podTemplate"
 GPU: Final = "nvidia.com/gpu"
-GRACE: Final = 60
-_SLOWEST_START: Final = 7200
-"""Seconds that weights may take to be fetched and loaded."""
+LEAVING: Final = 10
+"""Seconds that an engine which is told to end goes on, for the operator to take it out of every gateway's list."""
+GRACE: Final = 60 + LEAVING
 _PERIOD: Final = 10
 
 
@@ -33,7 +35,7 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
         _ask_for_key(template["spec"], fleet.spec.gateway.api_key_secret, command=start)
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)))
     # There may be no GPU to spare for an engine more.
-    return deployment_of(
+    made = deployment_of(
         fleet,
         fleet.engine,
         Component.ENGINE,
@@ -42,6 +44,15 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
         surge=0,
         unavailable=1,
     )
+    return noted(made, _part(fleet, engine))
+
+
+def _part(fleet: Fleet, engine: EngineSpec) -> Manifest:
+    """What of the spec is the engines' own; a default that a later release has is left out until somebody sets it."""
+    spec = fleet.spec
+    own = engine.model_dump(mode="json", exclude_defaults=True, exclude={"replicas"})
+    pull, key = list(spec.image_pull_secrets), spec.gateway.api_key_secret
+    return {"engine": own, "model": spec.model, "apiKeySecret": key, "imagePullSecrets": pull}
 
 
 _SHM: Final = "shm"
@@ -55,11 +66,12 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as engine:
 _CONTAINER: Final[Manifest] = {
     "name": CONTAINER,
     "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=_SLOWEST_START // _PERIOD),
+    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=int(LOADED_WITHIN) // _PERIOD),
     # /health waits for a generation: in a pause, and while weights are loaded, there is none. What hangs within SGLang
     # is ended by its own watchdog.
     "livenessProbe": get("/model_info", "http", period=_PERIOD, timeout=20, failures=6),
     "readinessProbe": get("/health", "http", period=5, timeout=20, failures=2),
+    "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING}}},
     "terminationMessagePolicy": "FallbackToLogsOnError",
 }
 

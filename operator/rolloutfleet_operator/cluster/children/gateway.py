@@ -8,6 +8,7 @@ from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest
 from rolloutfleet_operator.cluster.children.secret import CONTROL_KEY, ENGINE_KEY
+from rolloutfleet_operator.cluster.children.templates import noted
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.workers import engines_by_address
 
@@ -32,7 +33,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name)))
     # The next one serves before the last one goes.
-    return pods.deployment_of(
+    made = pods.deployment_of(
         fleet,
         fleet.gateway,
         Component.GATEWAY,
@@ -41,6 +42,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
         surge=1,
         unavailable=0,
     )
+    return noted(made, None)  # with a new template it is due whatever that follows from
 
 
 def arguments(fleet: Fleet) -> list[str]:

@@ -1,6 +1,7 @@
 """An operator's handling of fleets, edits and refusals, at an API server in memory."""
 
 import asyncio
+import copy
 import json
 from collections import Counter
 from typing import Any
@@ -15,7 +16,8 @@ from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import other_operators
 from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
 from rolloutfleet_operator.cluster.children import proxies
-from rolloutfleet_operator.cluster.children.names import Fleet
+from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
+from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
@@ -175,6 +177,57 @@ async def test_a_claim_that_is_smaller_than_asked_for_grows(server: ApiServer, f
         name = meta["name"]
         asked = {"requests": {"storage": "90Gi"}}
         await comes_true(lambda: fleet.child(kind["kind"], name)["spec"]["resources"] == asked)
+
+
+async def test_another_operators_defaults_change_the_gateway_at_once_and_engines_when_asked(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    def image(part: str) -> str:
+        (container,) = fleet.child("Deployment", f"math-{part}")["spec"]["template"]["spec"]["containers"]
+        return str(container["image"])
+
+    def roll_out() -> None:
+        """As the controller of Deployments does."""
+        for name in ("math-gateway", "math-engine"):
+            there = copy.deepcopy(fleet.child("Deployment", name))
+            counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
+            server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
+
+    def updating() -> list[str]:
+        made = (fleet.child("Deployment", f"math-{part}") for part in ("gateway", "engine"))
+        return [each["metadata"]["name"] for each in made if UPDATING_SINCE in each["metadata"]["annotations"]]
+
+    fleet.apply(disruption={"maxUnavailable": 2})  # one proxy is missing
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+    roll_out()
+    engines = fleet.child("Deployment", "math-engine")["metadata"]["generation"]
+    later = OPERATOR.model_copy(update={"gateway_image": "gateway:2", "simulated_engine_image": "engine:2"})
+    async with operating(server, later):
+        await comes_true(lambda: image("gateway") == "gateway:2")
+        roll_out()
+        await comes_true(lambda: updating() == [] and fleet.condition("UpdateAvailable")["status"] == "True")
+        now = fleet.child("Deployment", "math-engine")["metadata"]["generation"]
+        assert (image("engine"), now) == ("engine:1", engines)
+        fleet.apply(disruption={"maxUnavailable": 2}, restart={"id": "now"})
+        await comes_true(lambda: image("engine") == "engine:2")
+        roll_out()
+        await comes_true(lambda: fleet.condition("UpdateAvailable")["status"] == "False")
+
+
+async def test_an_engine_made_by_an_earlier_release_is_left_as_it_is(server: ApiServer, fleet: FleetThere) -> None:
+    """That wrote no note of what it had given."""
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+    made = copy.deepcopy(fleet.child("Deployment", "math-engine"))
+    notes = {name: text for name, text in made["metadata"]["annotations"].items() if name == APPLIED_HASH}
+    made["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"  # a default of the API server
+    made["status"] = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), 1)
+    server.put({**made, "metadata": {**made["metadata"], "annotations": {**notes, APPLIED_HASH: "another"}}})
+    template = fleet.child("Deployment", "math-engine")["spec"]["template"]
+    async with operating(server):
+        await comes_true(lambda: fleet.condition("UpdateAvailable").get("status") == "True")
+        assert fleet.child("Deployment", "math-engine")["spec"]["template"] == template
 
 
 async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiServer, fleet: FleetThere) -> None:

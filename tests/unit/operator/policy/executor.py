@@ -66,7 +66,7 @@ class Operator:
         if faults.cut == "after the status":
             self.restart()
             return True
-        world.apply(decision.replicas, decision.peers, decision.gateway_replicas, decision.engine_replicas)
+        world.apply(decision)
         if faults.cut == "after the children":
             self.restart()
             return True

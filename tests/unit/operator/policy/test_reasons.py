@@ -7,8 +7,7 @@ import pytest
 from tests.paths import ROOT
 
 from rolloutfleet_operator.policy import causes
-from rolloutfleet_operator.policy.decide import CurrentAction
-from rolloutfleet_operator.policy.reasons import ConditionReason, EventReason, Metric, ProblemReason
+from rolloutfleet_operator.policy.reasons import ConditionReason, CurrentAction, EventReason, Metric, ProblemReason
 from rolloutfleet_operator.policy.steps import Step
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()

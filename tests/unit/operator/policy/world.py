@@ -26,6 +26,7 @@ from rolloutfleet_operator.policy.actions import (
     RemoveWorker,
     UndoDrain,
 )
+from rolloutfleet_operator.policy.decide import Decision
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
     ObservedContainer,
@@ -44,6 +45,7 @@ BASE_RSS = 1 * 2**30
 WARM = 3.0
 BOOT = 4.0
 START = 8.0
+UPDATE = 6.0
 CONFIG_MAP = 20.0
 """Seconds until a mounted ConfigMap has changed."""
 BAD = "bad"
@@ -101,6 +103,34 @@ class Pod:
 
 
 @dataclass
+class Controlled:
+    """A Deployment; its controller replaces one pod after another, in UPDATE seconds each."""
+
+    wanted: str = "t1"
+    """The template that the spec comes to."""
+    given: str = ""
+    part_changed: bool = False
+    since: float | None = None
+    """The note of the operator."""
+    templates: list[str] = field(default_factory=list)
+    """Of each pod that is ready."""
+    replaced_at: float = 0.0
+    stuck: bool = False
+
+    def tick(self, replicas: int, now: float) -> None:
+        del self.templates[replicas:]
+        if self.stuck or now < self.replaced_at:
+            return
+        old = next((place for place, template in enumerate(self.templates) if template != self.given), None)
+        if len(self.templates) < replicas:
+            self.templates.append(self.given)
+            self.replaced_at = now + UPDATE
+        elif old is not None:
+            del self.templates[old]
+            self.replaced_at = now + UPDATE
+
+
+@dataclass
 class Deeds:
     """What was done to the world by the operator's hand."""
 
@@ -135,6 +165,7 @@ class World:
         self.settings_generation = 0
         self.gateway_replicas = 0
         self.engine_replicas = 0
+        self.deployments = {"gateway": Controlled(), "engine": Controlled()}
         self.pods: dict[str, Pod] = {}
         self.claims: dict[int, Store] = {}
         self.leak: dict[int, float] = {}
@@ -155,6 +186,8 @@ class World:
             for pod in list(self.pods.values()):
                 self._live(pod)
             self._control()
+            self.deployments["gateway"].tick(self.gateway_replicas, self.now)
+            self.deployments["engine"].tick(self.engine_replicas, self.now)
 
     def _control(self) -> None:
         """The StatefulSet's controller: missing pods are made at once, those above the number end."""
@@ -303,11 +336,24 @@ class World:
         )
 
     def _deployment(self, kind: str, replicas: int) -> ObservedDeployment:
+        seen = self.deployments[kind]
+        there = 0 if not seen.given else replicas
+        ready = [place < len(seen.templates) for place in range(there)]
         pods = tuple(
-            ObservedOtherPod(name=f"{self.name}-{kind}-{each}", ready=True, created=self.now)
-            for each in range(replicas)
+            ObservedOtherPod(name=f"{self.name}-{kind}-{place}", ready=each, created=self.now)
+            for place, each in enumerate(ready)
         )
-        return ObservedDeployment(replicas=replicas, there=replicas, ready=replicas, updated=replicas, pods=pods)
+        return ObservedDeployment(
+            replicas=replicas,
+            there=there,
+            ready=sum(ready),
+            # One that is missing is being made, of the newest template.
+            updated=seen.templates.count(seen.given) + ready.count(False),
+            pods=pods,
+            outdated=bool(seen.given) and seen.given != seen.wanted,
+            part_changed=seen.part_changed,
+            updating_since=seen.since,
+        )
 
     def _seen(self, pod: Pod) -> ObservedPod:
         container = ObservedContainer(
@@ -355,15 +401,21 @@ class World:
             self.status, self.version = status, self.version + 1
         return True
 
-    def apply(self, replicas: int, peers: int, gateway: int, engines: int | None) -> None:
+    def apply(self, decision: Decision) -> None:
         """The children, as server-side apply would make them."""
+        replicas, peers = decision.replicas, decision.peers
         asked = None if self.spec.restart is None else self.spec.restart.id
         self.workload = self.applied = ObservedStatefulSet(
             replicas=replicas, template_hash=self.template, restart_id=asked
         )
         if (self.peers, self.settings_generation) != (peers, self.generation):
             self.peers, self.settings_generation, self.settings_since = peers, self.generation, self.now
-        self.gateway_replicas, self.engine_replicas = gateway, engines or 0
+        self.gateway_replicas, self.engine_replicas = decision.gateway_replicas, decision.engine_replicas or 0
+        for update in decision.updates:
+            deployment = self.deployments[update.name.removeprefix(f"{self.name}-")]
+            deployment.since = update.since
+            if update.apply:
+                deployment.given, deployment.part_changed = deployment.wanted, False
 
     def act(self, action: Action) -> None:
         pod = self.pods.get(action.pod) if not isinstance(action, AddWorker | RemoveWorker) and action.pod else None

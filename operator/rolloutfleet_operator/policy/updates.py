@@ -1,0 +1,146 @@
+"""Updates of the Deployments of gateway and engines: which of them get their newest template now.
+
+What runs keeps the template that it was given until an update is due. The gateway's is due by `updatePolicy`, as for
+proxies. An engine is slow to load and may be the only one, so another default of the operator's is no reason to replace
+it: its update is due when its own part of the spec has changed, under `Automatic`, or when `spec.restart.id` asks. One
+that is due takes a slot until all its pods are replaced, one after another, unless that is stuck.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rolloutfleet.spec import FleetSpec
+from rolloutfleet.status import CurrentStatus
+from rolloutfleet_operator.policy import causes, problems, slots
+from rolloutfleet_operator.policy.actions import EmitEvent
+from rolloutfleet_operator.policy.observed import READY_WITHIN, ObservedDeployment, ObservedFleet, SlotRequest, text_of
+from rolloutfleet_operator.policy.reasons import CurrentAction, EventReason
+
+LOADED_WITHIN: Final = 7200.0
+"""Seconds that an engine has to fetch and load its weights; its start-up probe goes by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How one Deployment stands to its newest template."""
+
+    name: str
+    """The Deployment's."""
+    part: str
+    """What it runs: `gateway` or `engines`."""
+    replicas: int
+    """So many pods are wanted."""
+    apply: bool = True
+    """It is given that template now, or has it; else it keeps the one that it has."""
+    due: bool = False
+    """It has another one, and is to be given the newest."""
+    available: bool = False
+    """It has another one, and keeps it until that is asked for."""
+    since: float | None = None
+    """When its pods began to be replaced; None where they are not being."""
+    holds_slot: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a slot."""
+        return self.due and not self.apply
+
+    @property
+    def current(self) -> CurrentStatus:
+        """What the operator is doing about it; since when is empty while it waits."""
+        action = CurrentAction.GATEWAY_UPDATE if self.part == "gateway" else CurrentAction.ENGINE_UPDATE
+        since = "" if self.since is None else text_of(self.since)
+        return CurrentStatus(action=action, since=since, waiting_for="slot" if self.waits else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateAdmission:
+    """What becomes of the updates in this pass."""
+
+    updates: tuple[Update, ...]
+    slot_requests: tuple[SlotRequest, ...] = ()
+    actions: tuple[EmitEvent, ...] = ()
+
+    @property
+    def held(self) -> int:
+        """Of the operator's slots."""
+        return sum(each.holds_slot for each in self.updates)
+
+
+def of_fleet(
+    spec: FleetSpec, observed: ObservedFleet, *, gateways: int, engines: int | None, now: float
+) -> tuple[Update, ...]:
+    """Of each Deployment; the numbers are those of the pods that are wanted."""
+    found = [_update(f"{observed.name}-gateway", "gateway", observed.gateway.deployment, gateways, spec, observed, now)]
+    if engines is not None:
+        own = observed.engines.deployment
+        found.append(_update(f"{observed.name}-engine", "engines", own, engines, spec, observed, now))
+    return tuple(found)
+
+
+def _update(
+    name: str,
+    part: str,
+    deployment: ObservedDeployment | None,
+    replicas: int,
+    spec: FleetSpec,
+    observed: ObservedFleet,
+    now: float,
+) -> Update:
+    update = Update(name=name, part=part, replicas=replicas)
+    if deployment is None or replicas == 0 or not (deployment.there or deployment.pods):
+        return update  # nothing runs
+    if deployment.outdated:
+        due = _is_due(deployment, part, spec, observed)
+        # Where none of its pods serves, nobody loses anything by it.
+        update = replace(update, apply=due and deployment.ready == 0, due=due, available=not due)
+    since = deployment.updating_since
+    if since is None or (not deployment.outdated and deployment.is_complete(replicas)):
+        return update
+    # Of a template that is corrected in the middle of its roll no more pods are away than there are already.
+    goes_on = replace(update, apply=update.apply or update.due, since=now if update.due else since)
+    return replace(goes_on, holds_slot=not _is_stuck(deployment, part, now))
+
+
+def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed: ObservedFleet) -> bool:
+    asked = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
+    if asked or deployment.key_changed:
+        return True
+    return spec.update_policy == "Automatic" and (part == "gateway" or deployment.part_changed)
+
+
+def _is_stuck(deployment: ObservedDeployment, part: str, now: float) -> bool:
+    """Whether time alone won't end it: then it gives its slot up."""
+    patience = READY_WITHIN if part == "gateway" else LOADED_WITHIN
+    late = deployment.updating_since is not None and now - deployment.updating_since > patience
+    return late or any(True for _ in problems.of_deployment(deployment, now))
+
+
+def admit(
+    updates: tuple[Update, ...], spec: FleetSpec, observed: ObservedFleet, *, held: int, down: int, now: float
+) -> UpdateAdmission:
+    """Let the first that waits begin, if it may.
+
+    `held` are the slots of the operator that restarts of this fleet's proxies take, and `down` its proxies that do not
+    serve.
+    """
+    waiting = next((each for each in updates if each.waits), None)
+    rolling = sum(each.holds_slot for each in updates)
+    if waiting is None or spec.suspend:
+        return UpdateAdmission(updates=updates)
+    if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=down + rolling) == 0:
+        return UpdateAdmission(updates=updates)
+    request = SlotRequest(fleet=observed.key, priority=len(causes.CAUSES), since=0.0, renewed=now, begun=rolling > 0)
+    if not slots.granted(request, observed.other_fleets, held=held + rolling, most=observed.most_disruptions):
+        return UpdateAdmission(updates=updates, slot_requests=(request,))
+    begun = replace(waiting, apply=True, since=now, holds_slot=True)
+    changed = tuple(begun if each is waiting else each for each in updates)
+    return UpdateAdmission(updates=changed, actions=tuple(_events(begun)))
+
+
+def _events(begun: Update) -> Iterator[EmitEvent]:
+    message = f"{begun.name} gets its new template, one pod after another"
+    if begun.part == "engines" and begun.replicas == 1:
+        message += "; it is the only engine, and until the new one is ready there is none"
+    yield EmitEvent(reason=EventReason.UPDATING, message=message)

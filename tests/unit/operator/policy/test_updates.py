@@ -1,0 +1,189 @@
+"""Gateway and engines keep the template that they were given until an update is due, and then go one after another."""
+
+from typing import Any
+
+import pytest
+from tests.unit.operator.policy.executor import Faults, Operator, settle
+from tests.unit.operator.policy.fleets import condition, fleet
+from tests.unit.operator.policy.world import World
+
+from rolloutfleet_operator.policy.reasons import EventReason
+from rolloutfleet_operator.policy.updates import LOADED_WITHIN
+
+
+def at_rest(**spec: Any) -> tuple[World, Operator]:
+    """A fleet, and its operator."""
+    world, operator = World(fleet(**spec)), Operator()
+    settle([world], operator, passes=200)
+    return world, operator
+
+
+def given(world: World) -> tuple[str, str]:
+    """The templates of gateway and engines."""
+    return world.deployments["gateway"].given, world.deployments["engine"].given
+
+
+def upgrade(world: World, *parts: str) -> None:
+    """Another operator makes other templates of the same spec."""
+    for part in parts:
+        world.deployments[part].wanted = "t2"
+
+
+@pytest.mark.parametrize("policy", ["Automatic", "OnRequest"])
+def test_another_default_replaces_no_engine_under_either_policy(policy: str) -> None:
+    world, operator = at_rest(updatePolicy=policy)
+    upgrade(world, "engine")
+    settle([world], operator, passes=100)
+    assert given(world) == ("t1", "t1")
+    assert condition(world, "UpdateAvailable") == ("True", "UpdateWaits")
+    assert condition(world) == ("True", "Serving")
+    message = next(each.message for each in world.status.conditions if each.type == "UpdateAvailable")
+    assert message == "engines get the new template when spec.restart.id is set"
+
+
+def test_a_gateway_goes_by_the_policy() -> None:
+    for policy, becomes in (("Automatic", "t2"), ("OnRequest", "t1")):
+        world, operator = at_rest(updatePolicy=policy)
+        upgrade(world, "gateway")
+        settle([world], operator, passes=100)
+        assert given(world) == (becomes, "t1")
+        assert condition(world, "UpdateAvailable")[0] == str(policy == "OnRequest")
+
+
+def test_engines_whose_own_part_of_the_spec_changed_are_replaced_under_automatic() -> None:
+    for policy, becomes in (("Automatic", "t2"), ("OnRequest", "t1")):
+        world, operator = at_rest(updatePolicy=policy)
+        upgrade(world, "engine")
+        world.deployments["engine"].part_changed = True
+        settle([world], operator, passes=100)
+        assert given(world) == ("t1", becomes)
+
+
+@pytest.mark.parametrize("policy", ["Automatic", "OnRequest"])
+def test_a_restart_by_id_brings_all_that_waits_and_is_answered_when_it_has(policy: str) -> None:
+    world, operator = at_rest(updatePolicy=policy)
+    upgrade(world, "gateway", "engine")
+    world.edit(restart="now", template="t9")
+    for _ in range(100):
+        assert world.status.restart.observed_id is None or given(world) == ("t2", "t2")
+        operator.run(world)
+        world.tick(5.0)
+    assert world.status.restart.observed_id == "now"
+    assert condition(world, "UpdateAvailable") == ("False", "UpToDate")
+    upgrade_again = world.deployments["engine"]
+    upgrade_again.wanted = "t3"
+    settle([world], operator, passes=100)
+    assert given(world)[1] == "t2", "that request is answered"
+
+
+def test_one_thing_at_a_time_is_away() -> None:
+    """Proxies, gateway and engines share the fleet's maxUnavailable and the operator's slots."""
+    worlds = [World(fleet(replicas=2, engine={"replicas": 3}), name=name) for name in ("a", "b")]
+    operator = Operator(fleets=2)
+    settle(worlds, operator, passes=200)
+    for world in worlds:
+        upgrade(world, "gateway", "engine")
+        world.edit(template="t9", restart="all")
+    for _ in range(400):
+        for world in worlds:
+            operator.run(world)
+        assert sum(_away(world) for world in worlds) <= 1
+        for world in worlds:
+            world.tick(2.0)
+    assert [given(world) for world in worlds] == [("t2", "t2")] * 2
+    assert {condition(world) for world in worlds} == {("True", "Serving")}
+
+
+def _away(world: World) -> int:
+    """Proxies taken down by us, and Deployments whose pods are being replaced."""
+    wanted = {"gateway": world.gateway_replicas, "engine": world.engine_replicas}
+    rolling = sum(each.templates != [each.given] * wanted[kind] for kind, each in world.deployments.items())
+    return len(world.deeds.down) + rolling
+
+
+def test_ready_waits_for_an_update_that_is_due_and_says_what_it_is_at() -> None:
+    world, operator = at_rest(engine={"replicas": 2})
+    upgrade(world, "gateway")
+    operator.run(world)
+    assert condition(world) == ("False", "RollingOut")
+    assert condition(world, "Progressing") == ("True", "RollingOut")
+    current = world.status.current
+    assert current is not None and (current.action, current.waiting_for) == ("GatewayUpdate", None)
+    settle([world], operator, passes=100)
+    assert condition(world) == ("True", "Serving") and world.deployments["gateway"].since is None
+
+
+def test_a_fleet_of_one_engine_is_told_that_it_will_have_none() -> None:
+    for replicas, warned in ((1, True), (2, False)):
+        world, operator = at_rest(engine={"replicas": replicas})
+        upgrade(world, "engine")
+        world.edit(restart="now")
+        settle([world], operator, passes=200)
+        (said,) = [each for each in world.events if each.reason == EventReason.UPDATING]
+        assert ("it is the only engine" in said.message) == warned
+
+
+def test_an_update_that_is_stuck_gives_its_slot_up_and_a_corrected_one_goes_on() -> None:
+    stuck, other = World(fleet(), name="a"), World(fleet(), name="b")
+    operator = Operator(fleets=2)
+    settle([stuck, other], operator, passes=200)
+    upgrade(stuck, "engine")
+    stuck.deployments["engine"].part_changed = True
+    operator.run(stuck)
+    assert given(stuck)[1] == "t2"
+    stuck.tick(1.0)
+    stuck.deployments["engine"].stuck = True
+    upgrade(other, "gateway")
+    for _ in range(10):
+        operator.run(stuck)
+        operator.run(other)
+        stuck.tick(2.0)
+        other.tick(2.0)
+    assert given(other)[0] == "t1", "it waits for the slot"
+    current = other.status.current
+    assert current is not None and (current.action, current.waiting_for) == ("GatewayUpdate", "slot")
+    stuck.tick(LOADED_WITHIN)
+    for _ in range(10):
+        operator.run(stuck)
+        operator.run(other)
+        other.tick(2.0)
+    assert given(other)[0] == "t2"
+    stuck.deployments["engine"].wanted = "t3"
+    stuck.deployments["engine"].part_changed = True
+    operator.run(stuck)
+    assert given(stuck)[1] == "t3"
+    stuck.deployments["engine"].stuck = False
+    settle([stuck, other], operator, passes=200)
+    assert condition(stuck) == ("True", "Serving")
+
+
+def test_one_of_which_no_pod_serves_is_updated_without_a_slot() -> None:
+    world, operator = at_rest()
+    gateway, proxy = world.deployments["gateway"], world.pods["math-proxy-0"]
+    gateway.templates.clear()
+    gateway.stuck = True
+    proxy.node_lost = True
+    world.tick(5.0)
+    upgrade(world, "gateway")
+    operator.run(world)
+    assert given(world)[0] == "t2"
+
+
+@pytest.mark.parametrize("cut", ["before the status", "after the status", "after the children"])
+def test_an_operator_that_dies_in_an_update_is_followed_by_one_that_goes_on(cut: Any) -> None:
+    world, operator = at_rest(engine={"replicas": 2})
+    upgrade(world, "engine")
+    world.edit(restart="now")
+    operator.run(world, Faults(cut=cut))
+    settle([world], operator, passes=200)
+    assert given(world)[1] == "t2" and world.deployments["engine"].templates == ["t2", "t2"]
+    assert world.status.restart.observed_id == "now"
+
+
+def test_what_does_not_run_gets_the_newest_template_at_once() -> None:
+    world, operator = at_rest(updatePolicy="OnRequest")
+    world.edit(suspend=True)
+    settle([world], operator, passes=200)
+    upgrade(world, "gateway", "engine")
+    settle([world], operator, passes=20)
+    assert given(world) == ("t2", "t2")
