@@ -2,16 +2,17 @@
 
 It forwards a request's body unchanged only while it has no reason to read it: in its plain mode, under a policy that
 looks at no prompt, with retries off, and for a body of declared length. Otherwise it serialises the body anew, without
-the sampling parameters that it does not know. So these flags keep it a gateway that loses nothing. It discovers no
-engines by itself, as its own discovery of pods would end the plain mode.
+the sampling parameters that it does not know. So these flags keep it a gateway that loses nothing. Its own discovery of
+pods would end the plain mode, so it is told of its engines.
 """
 
+import inspect
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final
 
 from rolloutfleet.spec import FleetSpec
-from rolloutfleet_operator import commands
+from rolloutfleet_operator import commands, engine_addresses
 from rolloutfleet_operator.commands import KeyFlag
 
 MODULE: Final = "smg.launch_router"
@@ -57,6 +58,15 @@ def flags(spec: FleetSpec) -> dict[str, object]:
         # Its text has colour codes, into a file too.
         "--log-json": None,
     }
+
+
+def with_engines_of(
+    service: str, port: int, *, gateway_port: int, control_key: PurePath, command: Sequence[str]
+) -> list[str]:
+    """A pod's command for a gateway, with the engines of that headless Service to begin with and to let go of."""
+    source = inspect.getsource(engine_addresses)
+    words = [service, str(port), f"http://127.0.0.1:{gateway_port}", str(control_key)]
+    return ["python3", "-c", source, *words, *command]
 
 
 def named_engines(urls: Sequence[str]) -> list[str]:

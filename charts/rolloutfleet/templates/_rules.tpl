@@ -22,6 +22,10 @@
 - apiGroups: [networking.k8s.io]
   resources: [ingresses, networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# Engines that others run come and go.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
 # The keys of fleets, each asked for by its name; never listed, never watched.
 - apiGroups: [""]
   resources: [secrets]

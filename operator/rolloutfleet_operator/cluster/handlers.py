@@ -14,6 +14,9 @@ from rolloutfleet_operator.cluster.children.names import API_KINDS, FLEET_LABEL,
 from rolloutfleet_operator.cluster.fleets import Fleets
 from rolloutfleet_operator.cluster.reading import WATCHED
 
+_KINDS: Final = WATCHED | {"EndpointSlice"}
+"""Slices have their Service's labels, and tell of engines that others run, whose pods are not watched."""
+
 SILENT_WATCH: Final = 120
 """Seconds after which a watch that says nothing is begun anew."""
 LONGEST_END: Final = 25.0
@@ -39,7 +42,7 @@ def registry(fleets: Fleets, stopping: asyncio.Event) -> kopf.OperatorRegistry:
     kopf.on.cleanup(registry=made)(cleanup)
     group, version = API_KINDS[KIND][0].split("/")
     kopf.on.event(group, version, API_KINDS[KIND][1], registry=made)(fleet)
-    for kind in sorted(WATCHED):
+    for kind in sorted(_KINDS):
         group, _, version = API_KINDS[kind][0].rpartition("/")
         kopf.on.event(group, version, API_KINDS[kind][1], registry=made, id=f"child {kind}")(partial(child, kind))
     return made
@@ -66,7 +69,7 @@ def settings() -> kopf.OperatorSettings:
     made.watching.server_timeout = SILENT_WATCH
     made.watching.client_timeout = SILENT_WATCH + 10
     made.process.ultimate_exiting_timeout = LONGEST_END
-    for kind in WATCHED:
+    for kind in _KINDS:
         group, _, version = API_KINDS[kind][0].rpartition("/")
         made.watching.label_selectors[group, version, API_KINDS[kind][1]] = f"{MANAGED_BY}={OPERATOR}"
     return made

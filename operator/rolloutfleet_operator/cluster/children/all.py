@@ -38,6 +38,8 @@ def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySetting
     yield Part("Service", fleet.headless, lambda: network.proxies_by_name(fleet))
     yield Part("Service", fleet.service, lambda: network.ready_proxies(fleet))
     yield Part("Service", fleet.gateway, lambda: network.gateway_service(fleet))
+    if (source := network.engine_source(fleet)) is not None:
+        yield Part("Service", fleet.engines, lambda: network.engine_service(fleet, source))
     if not spec.suspend:
         yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet))
         if spec.gateway.replicas > 1:
@@ -74,7 +76,6 @@ def workloads(
     """
     engine = fleet.spec.engine
     if engine is not None:
-        yield Part("Service", fleet.engines, lambda: network.engine_service(fleet))
         yield Part(
             "Deployment", fleet.engine, lambda: engines.deployment(fleet, engine, operator, replicas=counts.engines)
         )

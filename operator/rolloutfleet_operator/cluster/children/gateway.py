@@ -1,9 +1,12 @@
-"""The gateway: the stock `smg` as a Deployment. It has no rights, and is told of its engines (`policy.workers`)."""
+"""The gateway: the stock `smg` as a Deployment, which needs no rights.
+
+It starts with the engines of their headless Service (`engine_addresses`), and is told of later ones (`policy.workers`).
+"""
 
 from typing import Final
 
 from rolloutfleet_operator import commands, smg
-from rolloutfleet_operator.cluster.children import names, pods
+from rolloutfleet_operator.cluster.children import names, network, pods
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import Component, Fleet
 from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest
@@ -70,10 +73,19 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     if spec.api_key_secret is not None:
         mounts.append(ENGINE_KEY.mount())
     api_key = None if spec.api_key_secret is None else ENGINE_KEY.file
+    command = smg.command("python3", control_key=CONTROL_KEY.file, api_key=api_key)
+    if (found := network.engine_source(fleet)) is not None:
+        command = smg.with_engines_of(
+            operator.host(fleet.engines, fleet.namespace),
+            found.port,
+            gateway_port=names.GATEWAY_PORT,
+            control_key=CONTROL_KEY.file,
+            command=command,
+        )
     return {
         "name": CONTAINER,
         "image": operator.gateway_image,
-        "command": [*INIT, *smg.command("python3", control_key=CONTROL_KEY.file, api_key=api_key)],
+        "command": [*INIT, *command],
         "args": arguments(fleet),
         "ports": [
             {"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"},

@@ -46,6 +46,7 @@ API_KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("v1", "pods"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
+    "EndpointSlice": ("discovery.k8s.io/v1", "endpointslices"),
     "Node": ("v1", "nodes"),
     "Deployment": ("apps/v1", "deployments"),
     "StatefulSet": ("apps/v1", "statefulsets"),
@@ -100,7 +101,8 @@ class Fleet:
 
     @property
     def engines(self) -> str:
-        return f"{self.name}-engines"
+        """The Service that resolves to every engine there is, ready or not."""
+        return f"{self.name}-engine-pods"
 
     @property
     def settings(self) -> str:

@@ -10,6 +10,7 @@ Through the Ingress any ready proxy may take a call: the one that is not its ses
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rolloutfleet_operator.cluster.children import names
@@ -107,9 +108,27 @@ def gateway_service(fleet: Fleet) -> Manifest:
     return _service(fleet, fleet.gateway, Component.GATEWAY, names.GATEWAY_PORT, type="ClusterIP")
 
 
-def engine_service(fleet: Fleet) -> Manifest:
-    """Managed engines; the gateway finds them by their labels."""
-    return _service(fleet, fleet.engines, Component.ENGINE, names.ENGINE_PORT, type="ClusterIP")
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """Which pods are engines of the fleet, its own or others'."""
+
+    labels: Mapping[str, str]
+    port: int
+
+
+def engine_source(fleet: Fleet) -> EngineSource | None:
+    """None where engines are named by address."""
+    source = fleet.spec.gateway.engines
+    if source is not None and source.selector is not None:
+        return EngineSource(source.selector, source.port)
+    return None if fleet.spec.engine is None else EngineSource(selector(fleet, Component.ENGINE), names.ENGINE_PORT)
+
+
+def engine_service(fleet: Fleet, source: EngineSource) -> Manifest:
+    """Every engine there is, unready ones too, as one in a pause is: for a gateway that starts."""
+    ports = [{"name": "http", "port": source.port, "targetPort": source.port, "protocol": "TCP"}]
+    spec = {"selector": dict(source.labels), "ports": ports, "clusterIP": "None", "publishNotReadyAddresses": True}
+    return child(fleet, "Service", fleet.engines, Component.ENGINE, spec=spec)
 
 
 def _service(fleet: Fleet, name: str, component: Component, port: int, **more: object) -> Manifest:

@@ -21,7 +21,7 @@ CHILDREN = {
     "Service/math",
     "Service/math-proxies",
     "Service/math-gateway",
-    "Service/math-engines",
+    "Service/math-engine-pods",
     "ConfigMap/math-settings",
     "PodDisruptionBudget/math-proxy",
 }

@@ -48,7 +48,7 @@ PLAIN = {
     ("Service", "math-proxies"),
     ("Service", "math"),
     ("Service", "math-gateway"),
-    ("Service", "math-engines"),
+    ("Service", "math-engine-pods"),
     ("PodDisruptionBudget", "math-proxy"),
     ("Deployment", "math-engine"),
     ("Deployment", "math-gateway"),
@@ -71,7 +71,7 @@ def test_a_plain_fleet_has_these_children_and_no_more() -> None:
             {"engine": None, "gateway": {"engines": {"urls": ["http://10.0.0.1:1"]}}},
             set(),
             {
-                ("Service", "math-engines"),
+                ("Service", "math-engine-pods"),
                 ("Deployment", "math-engine"),
             },
         ),

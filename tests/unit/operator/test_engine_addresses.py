@@ -1,0 +1,48 @@
+"""The engines of a gateway in a pod, by the name service."""
+
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolloutfleet_operator.engine_addresses import GONE, Absences, lookup
+
+URLS = st.frozensets(st.sampled_from("abc"))
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """The name service answers so, or raises that."""
+
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_addresses_are_urls_of_the_engines_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(2, 1, 6, "", ("10.0.0.2", 30000)), (10, 1, 6, "", ("fd00::1", 30000, 0, 0))]
+    answering(monkeypatch, [*found, found[0]])
+    assert lookup("engines", 30000) == frozenset(("http://10.0.0.2:30000", "http://[fd00::1]:30000"))
+
+
+def test_a_name_that_is_not_there_is_told_from_a_service_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, socket.gaierror(socket.EAI_NONAME, "no such name"))
+    assert lookup("engines", 30000) == frozenset()
+    answering(monkeypatch, socket.gaierror(socket.EAI_AGAIN, "try again"))
+    assert lookup("engines", 30000) is None
+
+
+@given(st.lists(st.tuples(URLS, st.none() | URLS), max_size=20))
+def test_an_engine_is_let_go_of_when_so_many_answers_in_a_row_lack_it_and_not_before(
+    looks: list[tuple[frozenset[str], frozenset[str] | None]],
+) -> None:
+    absences, missed = Absences(), dict.fromkeys("abc", 0)
+    for listed, found in looks:
+        gone = absences.gone(listed, found)
+        if found is not None:
+            missed = {url: (missed[url] + 1) * (url in listed and url not in found) for url in missed}
+        assert gone == {url for url, times in missed.items() if times >= GONE}
