@@ -89,14 +89,27 @@ def test_an_engine_that_dies_is_replaced_in_the_gateway_too(fleet: Fleet) -> Non
     fleet.until("the gateway is right", lambda: right(fleet), seconds=KNOWN_WITHIN)
 
 
-def test_a_gateway_that_is_lost_comes_back_knowing_the_engines(fleet: Fleet) -> None:
+def test_a_gateway_that_is_lost_while_there_is_no_operator_comes_back_knowing_the_engines(fleet: Fleet) -> None:
+    fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=0")
+    fleet.until("there is no operator", lambda: not operators(fleet))
     (gateway,) = pods(fleet, "gateway")
-    fleet.namespace("delete", "pod", gateway["metadata"]["name"], "--wait=false")
-    fleet.until(
-        "the fleet says so, or is back", lambda: fleet.condition("GatewayReady")["status"] == "False", seconds=60
-    )
-    fleet.until_ready()
+    fleet.namespace("delete", "pod", gateway["metadata"]["name"], "--wait=true", seconds=ENDS_WITHIN + 60)
+    fleet.until("there is another gateway", lambda: [ready(pod) for pod in pods(fleet, "gateway")] == [True])
     fleet.until("the gateway is right", lambda: right(fleet), seconds=KNOWN_WITHIN)
+    assert answered(fleet) == 2
+    gone = pods(fleet, "engine")[0]
+    fleet.namespace("delete", "pod", gone["metadata"]["name"], "--grace-period=0", "--force")
+    address = f"http://{gone['status']['podIP']}:30000"
+    fleet.until("the gateway lets go of it", lambda: address not in known(fleet), seconds=KNOWN_WITHIN)
+    fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=1")
+    fleet.until("the gateway is right", lambda: right(fleet))
+    fleet.until_ready()
+
+
+def operators(fleet: Fleet) -> list[dict[str, Any]]:
+    chosen = "--selector=app.kubernetes.io/name=rolloutfleet-operator"
+    found: list[dict[str, Any]] = fleet.namespace.get("pods", chosen)["items"]
+    return found
 
 
 def refused(fleet: Fleet, url: str) -> bool:

@@ -57,6 +57,12 @@ def updated(fleets: list[Fleet], images: Images) -> bool:
     return all(images_of(fleet) == {images.proxy} for fleet in fleets) and all(fleet.is_ready() for fleet in fleets)
 
 
+def engines(fleets: list[Fleet]) -> dict[str, str]:
+    """The uids of all their engines' pods."""
+    found = fleets[0].namespace.get("pods", "--selector=app.kubernetes.io/component=engine")["items"]
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+
 def waits_for(fleet: Fleet, setting: str) -> bool:
     return f"{setting} waits for its restart" in fleet.condition("SettingsInForce").get("message", "")
 
@@ -78,7 +84,7 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
 ) -> None:
     rolled, waits = fleets[:2], fleets[2]
     assert {fleet.status()["operatorVersion"] for fleet in fleets} == {EARLIER}
-    uids = waits.uids()
+    uids, of_engines = waits.uids(), engines(fleets)
     with fleets[0].traffic(retries=RETRIES) as traffic:
         release.install()
 
@@ -90,7 +96,11 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
     assert traffic.errors == []
     assert traffic.lost(fleets[0].export(2)) == {}
 
-    waits.until("it waits", lambda: waits.condition("Progressing")["reason"] == "UpdateWaits")
+    assert engines(fleets) == of_engines, "another default replaces no engine"
+    for fleet in fleets:
+        fleet.until("an update is there", lambda fleet=fleet: fleet.condition("UpdateAvailable")["status"] == "True")  # type: ignore[misc]
+        assert fleet.is_ready()
+    assert waits.condition("Progressing")["reason"] == "UpdateWaits"
     assert waits.uids() == uids and images_of(waits) == {earlier.proxy}
     assert waits.status()["operatorVersion"] != EARLIER
     with waits.traffic() as traffic:
@@ -103,6 +113,7 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
         waits.until("it is updated", lambda: updated([waits], images))
         waits.until("and knows it then", waits.settings_in_force)
     assert waits.uids() != uids
+    assert len(engines(fleets).items() & of_engines.items()) == len(of_engines) - 1, "only those that were asked for"
     assert traffic.lost(waits.export(1)) == {}
 
 
