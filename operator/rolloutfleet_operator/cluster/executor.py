@@ -42,10 +42,19 @@ class Executor:
     gateways: GatewayClient
 
     async def execute(
-        self, fleet: Fleet, decided: Sequence[actions.Action], endpoints: Endpoints, *, now: float
+        self,
+        fleet: Fleet,
+        decided: Sequence[actions.Action],
+        endpoints: Endpoints,
+        *,
+        check: Callable[[], None],
+        now: float,
     ) -> None:
-        """In order. Raises ApiUnreachable; what the API server refuses is logged."""
+        """In order. Raises ApiUnreachable, and what `check` does, which is asked before each that disturbs a proxy;
+        what the API server refuses is logged."""
         for action in decided:
+            if isinstance(action, actions.AskDrain | actions.Evict):
+                check()
             if isinstance(action, actions.Evict):
                 failpoints.reach(failpoints.QUIESCED)
             try:

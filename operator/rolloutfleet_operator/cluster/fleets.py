@@ -13,6 +13,7 @@ from typing import Final
 from rolloutfleet.backoff import Backoff
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
 from rolloutfleet_operator.cluster.health import Health
+from rolloutfleet_operator.cluster.lease import Lease, LeaseLost
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.reconciler import Reconciler, Shared
 
@@ -44,10 +45,12 @@ class _Wake:
 
 
 class Fleets:
-    """All fleets that this operator looks after. Passes are made while `leading` is set."""
+    """All fleets that this operator looks after. Passes are made while it holds the Lease, and end with that."""
 
-    def __init__(self, shared: Shared, leading: asyncio.Event, health: Health) -> None:
-        self._shared, self._leading, self._health = shared, leading, health
+    def __init__(self, shared: Shared, lease: Lease, health: Health) -> None:
+        self._shared, self._lease, self._health = shared, lease, health
+        self._passes: set[asyncio.Task[float | None]] = set()
+        lease.on_end.append(self._cut_passes)
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._wakes: dict[Key, _Wake] = {}
         self._turns = asyncio.Semaphore(MAX_CONCURRENT_PASSES)
@@ -72,14 +75,14 @@ class Fleets:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self, key: Key) -> None:
-        reconciler, failures, due = Reconciler(self._shared, *key), 0, 0.0
+        reconciler, failures, due = Reconciler(self._shared, *key, check=self._lease.check), 0, 0.0
         wake = self._wakes[key]
         try:
             while True:
                 await self._until(wake.event, due)
-                if not self._leading.is_set():
+                if not self._lease.leading.is_set():
                     reconciler.begin_anew()
-                    await self._leading.wait()
+                    await self._lease.leading.wait()
                 if not self._shared.others.now.leave_us(key[0]):
                     reconciler.begin_anew()
                     wake.event.clear()
@@ -105,7 +108,9 @@ class Fleets:
         async with self._turns:
             try:
                 with self._shared.metrics.passes.time():
-                    next_in = await reconciler.reconcile(wake.taken())
+                    next_in = await self._pass(reconciler, wake)
+            except LeaseLost:
+                return 0.0, True
             except ApiUnreachable as error:
                 logger.warning("the API server does not answer: %s", error, extra=extra)
             except ApiRefused as refused:
@@ -118,6 +123,23 @@ class Fleets:
         self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False
+
+    async def _pass(self, reconciler: Reconciler, wake: _Wake) -> float | None:
+        """Raises LeaseLost where it was cut short by that; else as `Reconciler.reconcile`."""
+        task = asyncio.create_task(reconciler.reconcile(wake.taken()))
+        self._passes.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._lease.leading.is_set() or not task.cancelled():
+                raise
+            raise LeaseLost from None
+        finally:
+            self._passes.discard(task)
+
+    def _cut_passes(self) -> None:
+        for task in self._passes:
+            task.cancel()
 
     def _forget(self, key: Key) -> None:
         """The fleet is gone. If another of that name comes, its first event makes a new task."""

@@ -25,40 +25,77 @@ SCOPE: Final = f"{GROUP}/namespace"
 LABELS: Final = {"app.kubernetes.io/name": OPERATOR}
 
 
+class LeaseLost(Exception):
+    """This operator may not act any more."""
+
+
 class Lease:
     """One operator's place in the queue. `leading` is set while it may act."""
 
-    def __init__(self, api: Api, settings: OperatorSettings, *, identity: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        settings: OperatorSettings,
+        *,
+        identity: str,
+        wall: Callable[[], float],
+        boot: Callable[[], float],
+    ) -> None:
+        """`wall` is the time that is written; `boot` counts seconds, also while the machine is suspended."""
         self._api, self._namespace, self._name = api, settings.lease_namespace, settings.lease_name
-        self._identity, self._scope, self._clock = identity, settings.namespace, clock
+        self._identity, self._scope, self._wall, self._boot = identity, settings.namespace, wall, boot
         self.leading = asyncio.Event()
+        self.on_end: list[Callable[[], object]] = []
+        """Called when it may act no more."""
         self._renewed = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._seen: tuple[Any, float] = (None, 0.0)
         """The holder's last sign of life, and when it was first seen here: clocks of machines may differ."""
+
+    def check(self) -> None:
+        """Raise LeaseLost where it may not act now; timers are late in a process that was stopped."""
+        if self.leading.is_set() and self._boot() - self._renewed >= GIVE_UP_AFTER:
+            self._end("it was not renewed in time")
+        if not self.leading.is_set():
+            raise LeaseLost
 
     async def hold(self) -> None:
         """Take it when it is free, and keep it, until cancelled; then let go of it."""
         try:
             while True:
                 await self._try()
-                if self.leading.is_set() and self._clock() - self._renewed > GIVE_UP_AFTER:
-                    logger.warning("the Lease could not be renewed; nothing is done until it is")
-                    self.leading.clear()
                 await asyncio.sleep(RENEW_EVERY)
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             if self.leading.is_set():
                 self.leading.clear()
                 await asyncio.shield(self._let_go())
 
+    def _end(self, why: str) -> None:
+        logger.warning("the Lease is lost: %s; nothing is done until it is held again", why)
+        self.leading.clear()
+        for tell in self.on_end:
+            tell()
+
+    def _due(self) -> None:
+        """The time of the last renewal is over, unless the machine's clocks run apart."""
+        left = GIVE_UP_AFTER - (self._boot() - self._renewed)
+        if not self.leading.is_set():
+            return
+        if left <= 0:
+            self._end("it could not be renewed in time")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(left, self._due)
+
     async def _try(self) -> None:
-        began = self._clock()
+        began = self._boot()
         try:
             async with asyncio.timeout(GIVE_UP_AFTER / 2):
                 found = await self._api.get("Lease", self._namespace, self._name)
                 if found is not None and not self._free(found):
                     if self.leading.is_set():
-                        logger.warning("another operator took the Lease: %s", found["spec"].get("holderIdentity"))
-                        self.leading.clear()
+                        self._end(f"{found['spec'].get('holderIdentity')} took it")
                     return
                 await self._take(found)
         except (ApiUnreachable, ApiRefused, TimeoutError) as error:
@@ -66,9 +103,14 @@ class Lease:
                 logger.warning("the Lease can't be acquired: %s", error or "no answer")
             return
         self._renewed = began
+        if self._boot() - began >= GIVE_UP_AFTER:
+            return  # it was answered too late to go by
+        if self._timer is not None:
+            self._timer.cancel()
         if not self.leading.is_set():
             logger.info("this operator acts now (%s)", self._identity)
             self.leading.set()
+        self._due()
 
     def _free(self, lease: Object) -> bool:
         """Ours, let go of, or silent for as long as it says."""
@@ -77,11 +119,11 @@ class Lease:
             return True
         sign = (spec.get("holderIdentity"), spec.get("renewTime"))
         if sign != self._seen[0]:
-            self._seen = (sign, self._clock())
-        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION)
+            self._seen = (sign, self._boot())
+        return self._boot() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION)
 
     async def _take(self, found: Object | None) -> None:
-        now = _micro(self._clock())
+        now = _micro(self._wall())
         spec: dict[str, Any] = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION,

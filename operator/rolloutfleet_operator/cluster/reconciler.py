@@ -27,6 +27,7 @@ from rolloutfleet_operator.cluster.children.network import FieldInvalid
 from rolloutfleet_operator.cluster.children.secret import Keys
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.keys import FleetKeys, FoundKey
+from rolloutfleet_operator.cluster.lease import LeaseLost
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.cluster.observe import Polled
@@ -107,8 +108,9 @@ class PassResult:
 class Reconciler:
     """Passes over one fleet, one at a time."""
 
-    def __init__(self, shared: Shared, namespace: str, name: str) -> None:
-        self._shared = shared
+    def __init__(self, shared: Shared, namespace: str, name: str, *, check: Callable[[], None]) -> None:
+        """`check` raises where this operator may not act any more: each act that disturbs is made after one."""
+        self._shared, self._check = shared, check
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
@@ -139,7 +141,7 @@ class Reconciler:
         """
         try:
             return await self._reconcile(changed)
-        except ApiUnreachable:
+        except (ApiUnreachable, LeaseLost):
             raise
         except ApiRefused as refused:
             if refused.status == 403:
@@ -218,11 +220,12 @@ class Reconciler:
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return PassResult(next_in=REQUEUE_SOON, touched={KIND})
+        self._check()
         changed = await self._bring_about(fleet, objects, wanted, decision, control_key)
         rotating = keys.key is not None and len(keys.key.keys) > 1
         settings = objects.child("ConfigMap", fleet.settings)
         actions = (*decision.actions, *refreshes(observed.pods, settings, objects.secret, rotating=rotating))
-        await self._shared.executor.execute(fleet, actions, endpoints, now=self._now())
+        await self._shared.executor.execute(fleet, actions, endpoints, check=self._check, now=self._now())
         touched = changed | ({"Pod"} if actions else frozenset())
         if reading.status_of(written) != observed.status or actions or self._met(problems) != observed.problems:
             return PassResult(next_in=REQUEUE_SOON, touched=touched, body=written)

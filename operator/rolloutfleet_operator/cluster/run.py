@@ -71,11 +71,15 @@ async def run(settings: OperatorSettings) -> None:
             warning_events=WarningEvents(api, time.monotonic),
         )
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        await _look_after(shared, Lease(for_the_lease, settings, identity=identity, clock=time.time), health)
+        await _look_after(shared, Lease(for_the_lease, settings, identity=identity, wall=time.time, boot=_boot), health)
+
+
+def _boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
-    fleets, namespace = Fleets(shared, lease.leading, health), shared.operator.namespace
+    fleets, namespace = Fleets(shared, lease, health), shared.operator.namespace
     where = f"namespace {namespace}" if namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s manages fleets in %s", shared.version, where)
     shared.metrics.leading.set_function(lease.leading.is_set)

@@ -78,7 +78,7 @@ async def operating(
             others=Watch(api, settings, now),
             warning_events=WarningEvents(api, asyncio.get_running_loop().time),
         )
-        lease = Lease(api, settings, identity=identity, clock=now)
+        lease = Lease(api, settings, identity=identity, wall=now, boot=now)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(kopf, "operator", watching(server))
             task = asyncio.create_task(run._look_after(shared, lease, health))

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import AsyncIterator
+from typing import Any
 
-from tests.unit.operator.cluster.api_server import ApiServer, api_of
+import pytest
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, api_of
+from tests.waiting import comes_true
 
 from rolloutfleet_operator.cluster.api import Object
-from rolloutfleet_operator.cluster.lease import DURATION, RENEW_EVERY, Lease
+from rolloutfleet_operator.cluster.lease import DURATION, GIVE_UP_AFTER, RENEW_EVERY, Lease, LeaseLost
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 
 
@@ -23,7 +26,7 @@ async def holding(server: ApiServer, identity: str) -> AsyncIterator[float]:
     """An operator that acts until the block ends; how many seconds it waited for that."""
     clock = asyncio.get_running_loop().time
     async with api_of(server) as api:
-        began, lease = clock(), Lease(api, OperatorSettings(), identity=identity, clock=clock)
+        began, lease = clock(), Lease(api, OperatorSettings(), identity=identity, wall=clock, boot=clock)
         held = asyncio.create_task(lease.hold())
         try:
             await lease.leading.wait()
@@ -55,8 +58,105 @@ async def test_a_lease_of_a_silent_holder_is_taken_when_its_time_is_over() -> No
 async def test_a_lease_whose_holder_renews_it_is_not_taken() -> None:
     server = ApiServer()
     async with holding(server, "first"), api_of(server) as api:
-        waits = Lease(api, OperatorSettings(), identity="second", clock=asyncio.get_running_loop().time)
+        clock = asyncio.get_running_loop().time
+        waits = Lease(api, OperatorSettings(), identity="second", wall=clock, boot=clock)
         held = asyncio.create_task(waits.hold())
         await asyncio.sleep(10 * DURATION)
         assert not waits.leading.is_set()
         held.cancel()
+
+
+class Machine:
+    """An operator's machine, whose clocks can be set and stand still, and its way to the API server."""
+
+    def __init__(self, server: ApiServer, identity: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._server, self._identity, self._loop = server, identity, loop
+        self.wall_is_off = self.suspended_for = 0.0
+        self.acted: list[float] = []
+        """When it did something that only the leader may do."""
+
+    async def run(self, *, every: float = 0.1) -> None:
+        """Hold the Lease, and act whenever that is allowed; until cancelled."""
+        async with api_of(self._server) as api:
+            lease = Lease(
+                api,
+                OperatorSettings(),
+                identity=self._identity,
+                wall=lambda: self._loop.time() + self.wall_is_off,
+                boot=lambda: self._loop.time() + self.suspended_for,
+            )
+            held = asyncio.create_task(lease.hold())
+            try:
+                while True:
+                    with contextlib.suppress(LeaseLost):
+                        lease.check()
+                        self.acted.append(self._loop.time())
+                    await asyncio.sleep(every)
+            finally:
+                held.cancel()
+                await asyncio.gather(held, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def two(server: ApiServer) -> AsyncIterator[tuple[Machine, Machine]]:
+    """The first of which leads."""
+    loop = asyncio.get_running_loop()
+    machines = Machine(server, "first", loop), Machine(server, "second", loop)
+    tasks = [asyncio.create_task(machines[0].run())]
+    await comes_true(lambda: machines[0].acted)
+    tasks.append(asyncio.create_task(machines[1].run()))
+    try:
+        yield machines
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_no_two_act_while_the_first_ones_requests_fail_slowly() -> None:
+    server = ApiServer()
+    async with two(server) as (first, second):
+
+        def slow(method: str, _: Place, body: Any) -> None:
+            if method == "PUT" and body["spec"]["holderIdentity"] == "first":
+                raise Refusal(503, "ServiceUnavailable")
+
+        server.refusing.append(slow)
+        await asyncio.sleep(4 * DURATION)
+    assert second.acted and first.acted[-1] < second.acted[0]
+    assert first.acted[-1] >= GIVE_UP_AFTER - 0.2
+
+
+@pytest.mark.parametrize("step", [-3600.0, -54.0, 54.0, 3600.0])
+async def test_a_step_of_the_wall_clock_changes_no_leader(step: float) -> None:
+    server = ApiServer()
+    async with two(server) as (first, second):
+        await asyncio.sleep(DURATION)
+        first.wall_is_off = step
+        await asyncio.sleep(4 * DURATION)
+        second.wall_is_off = -step
+        await asyncio.sleep(4 * DURATION)
+        assert not second.acted and first.acted[-1] > 8 * DURATION
+
+
+async def test_a_machine_that_was_suspended_does_nothing_before_it_has_looked() -> None:
+    """Its timers did not run meanwhile; the first thing that it would do comes before them."""
+    server = ApiServer()
+    loop = asyncio.get_running_loop()
+    async with api_of(server) as api:
+        slept = 0.0
+        clock = lambda: loop.time() + slept  # noqa: E731
+        lease = Lease(api, OperatorSettings(), identity="first", wall=clock, boot=clock)
+        ended: list[bool] = []
+        lease.on_end.append(lambda: ended.append(True))
+        held = asyncio.create_task(lease.hold())
+        await lease.leading.wait()
+        lease.check()
+        slept = GIVE_UP_AFTER
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert ended == [True] and not lease.leading.is_set()
+        await comes_true(lease.leading.is_set)
+        lease.check()
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)

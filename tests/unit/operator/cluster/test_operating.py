@@ -19,6 +19,7 @@ from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
+from rolloutfleet_operator.cluster.reconciler import Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
@@ -298,6 +299,33 @@ async def test_a_second_operator_waits_until_the_first_is_gone(server: ApiServer
             await comes_true(second.lease.leading.is_set)
             server.remove("Service", "rl", "math")
             await comes_true(lambda: fleet.children() == CHILDREN)
+
+
+async def test_a_pass_under_way_ends_with_the_lease(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cut = asyncio.Event(), asyncio.Event()
+
+    async def hangs(*_: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.set()
+
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("PUT", "Lease"):
+            raise Refusal(503, "ServiceUnavailable")
+
+    monkeypatch.setattr(Reconciler, "reconcile", hangs)
+    async with operating(server) as operator:
+        await begun.wait()
+        server.refusing.append(refuse)
+        await comes_true(cut.is_set)
+        assert not operator.lease.leading.is_set()
+        begun.clear()
+        server.refusing.clear()
+        await begun.wait()  # and another begins when it is held again
 
 
 async def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_the_fleet_says_so(
