@@ -26,6 +26,7 @@ ConditionType = Literal[
     "UpdateAvailable",
     "CleanupHealthy",
     "Durable",
+    "Stalled",
     "Paused",
     "Suspended",
 ]

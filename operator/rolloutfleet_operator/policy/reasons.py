@@ -34,6 +34,7 @@ class ConditionReason(StrEnum):
     ON_CLAIMS = "OnClaims"
     EPHEMERAL_STORAGE = "EphemeralStorage"
     DUMPS_ON_POD = "DumpsOnPod"
+    NOT_STALLED = "NotStalled"
     NOT_PAUSED = "NotPaused"
     PAUSED_BY_TRAINER = "PausedByTrainer"
     NOT_KNOWN = "NotKnown"
@@ -112,6 +113,31 @@ MAY_STAY_READY: Final = frozenset(
 )
 """Problems of a fleet all parts of which may nevertheless be ready, and as the spec requires. With any other it is not
 Ready. Most have a condition of their own, and a pod that is not ready makes the fleet unready whatever is wrong."""
+
+
+NEEDS_SOMEBODY: Final = frozenset(
+    (
+        ProblemReason.SPEC_INVALID,
+        ProblemReason.TEMPLATE_INVALID,
+        ProblemReason.SETTINGS_INVALID,
+        ProblemReason.PERMISSION_DENIED,
+        ProblemReason.NAME_TAKEN,
+        ProblemReason.CHILD_REFUSED,
+        ProblemReason.KEYS_MISSING,
+        ProblemReason.STORAGE_CLASS_MISSING,
+        ProblemReason.STORE_OF_ANOTHER_FLEET,
+        ProblemReason.STORE_UNUSABLE,
+        ProblemReason.STORE_DAMAGED,
+        ProblemReason.ROLL_STOPPED,
+        ProblemReason.CONTAINER_CONFIG_ERROR,
+        ProblemReason.BUDGET_TOO_SMALL,
+        ProblemReason.SETTINGS_REFUSED,
+        ProblemReason.NEEDS_RESTART,
+        ProblemReason.STORAGE_CANT_GROW,
+        ProblemReason.FIELDS_LOST,
+    )
+)
+"""What time alone won't mend. Not a quota, a node, a GPU, an image or a network: those come back by themselves."""
 
 
 class EventReason(StrEnum):

@@ -13,7 +13,7 @@ from rolloutfleet.status import MOST_PROBLEMS, ConditionStatus, ConditionType, F
 from rolloutfleet_operator.policy.decide import Decision
 from rolloutfleet_operator.policy.memory import Standing
 from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
-from rolloutfleet_operator.policy.reasons import MAY_STAY_READY, ConditionReason, Problem, ProblemReason
+from rolloutfleet_operator.policy.reasons import MAY_STAY_READY, NEEDS_SOMEBODY, ConditionReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import desired_of
 
 
@@ -95,8 +95,10 @@ _NO_PODS: Final = (
 
 def _ready(view: View) -> Condition:
     """True only when updated = ready = desired, for proxies, gateway and the fleet's own engines."""
+    if view.decision.suspended:
+        return Condition("True", ConditionReason.SUSPENDED, "nothing runs, as spec.suspend asks; the data is kept")
     if view.spec.suspend:
-        return Condition("False", ConditionReason.SUSPENDED, "spec.suspend is true")
+        return Condition("False", ConditionReason.SUSPENDING, "pods are still there")
     parts = (part for make in (_proxies, _gateway, _own_engines) if (part := make(view)).status != "True")
     found = view.because(*_NOT_AS_ASKED) or next(parts, None)
     if found is None and view.decision.roll.outdated and not _waits(view):
@@ -328,6 +330,13 @@ def _durable(view: View) -> Condition:
     )
 
 
+def _stalled(view: View) -> Condition:
+    """As kstatus has it: somebody has to do something."""
+    if (worst := view.worst(*NEEDS_SOMEBODY)) is not None:
+        return Condition("True", worst.reason, _message_of(worst))
+    return Condition("False", ConditionReason.NOT_STALLED, "nothing that time alone won't mend")
+
+
 def _paused(view: View) -> Condition:
     if (late := view.because(ProblemReason.PAUSE_TOO_LONG)) is not None:
         return replace(late, status="True")
@@ -357,6 +366,7 @@ _MAKERS: Final[dict[ConditionType, Callable[[View], Condition]]] = {
     "UpdateAvailable": _update,
     "CleanupHealthy": _cleanup,
     "Durable": _durable,
+    "Stalled": _stalled,
     "Paused": _paused,
     "Suspended": _suspended,
 }
@@ -424,6 +434,8 @@ def unusable(earlier: FleetStatus, problem: Problem, generation: int, now: float
     said = {each.type: Condition(each.status, each.reason, each.message) for each in earlier.conditions}
     made = {kind: said.get(kind, Condition("Unknown", ConditionReason.NOT_KNOWN)) for kind in _MAKERS}
     made |= dict.fromkeys(_SPEC_KINDS, Condition("False", problem.reason, problem.message))
+    if problem.reason in NEEDS_SOMEBODY:
+        made["Stalled"] = Condition("True", problem.reason, problem.message)
     return earlier.model_copy(
         update={
             "observed_generation": generation,

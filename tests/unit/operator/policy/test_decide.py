@@ -584,7 +584,7 @@ def test_a_suspended_fleet_keeps_its_data_and_frees_all_else() -> None:
     assert world.pods == {}
     assert (world.gateway_replicas, world.engine_replicas) == (0, 0)
     assert condition(world, "Suspended") == ("True", "Suspended")
-    assert condition(world) == ("False", "Suspended")
+    assert condition(world) == ("True", "Suspended")
     assert (world.status.parked.ordinals, world.status.parked.turns) == ([1], 5)
     assert world.deeds.cut == []
 

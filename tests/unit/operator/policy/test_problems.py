@@ -279,6 +279,21 @@ def test_ready_stays_true_with_these_problems_and_no_others(reason: ProblemReaso
         assert (ready.status, ready.reason, ready.message) == ("False", reason.value, "so it is")
 
 
+@pytest.mark.parametrize(
+    ("reason", "stalled"),
+    [
+        (ProblemReason.TEMPLATE_INVALID, True),
+        (ProblemReason.STORE_OF_ANOTHER_FLEET, True),
+        (ProblemReason.QUOTA_EXCEEDED, False),
+        (ProblemReason.IMAGE_PULL_FAILED, False),
+        (ProblemReason.NODE_LOST, False),
+    ],
+)
+def test_it_is_stalled_by_what_time_alone_does_not_mend(reason: ProblemReason, stalled: bool) -> None:
+    said = conditions(replace(SEEN, problems=(Problem(reason, "so it is"),)))["Stalled"]
+    assert (said.status, said.reason) == (("True", reason.value) if stalled else ("False", "NotStalled"))
+
+
 def test_what_is_wrong_with_a_pod_that_leaves_is_no_reason_to_be_unready() -> None:
     leaving = replace(FIRST, name="math-proxy-2", uid="u9", ordinal=2)
     assert SEEN.workload is not None
@@ -395,7 +410,7 @@ def test_a_healthy_fleet_has_none_and_says_so() -> None:
     assert {each.type: each.status for each in said.conditions} == {
         **dict.fromkeys(["Ready", "ProxiesReady", "GatewayReady", "EnginesReady"], "True"),
         **dict.fromkeys(["MemoryWithinBudget", "SettingsInForce", "CleanupHealthy", "Durable"], "True"),
-        **dict.fromkeys(["Progressing", "UpdateAvailable", "Paused", "Suspended"], "False"),
+        **dict.fromkeys(["Progressing", "UpdateAvailable", "Stalled", "Paused", "Suspended"], "False"),
     }
     assert {each.observed_generation for each in said.conditions} == {SEEN.generation}
 
@@ -501,6 +516,7 @@ def test_a_spec_that_cannot_be_read_leaves_the_status_and_says_why() -> None:
     no = Problem(ProblemReason.SPEC_INVALID, "spec.proxies: no")
     said = unusable(first, no, 7, NOW)
     assert (said.conditions[0].status, said.conditions[0].reason) == ("False", "SpecInvalid")
+    assert {each.type: each.status for each in said.conditions}["Stalled"] == "True"
     assert [(each.reason, each.message) for each in said.problems] == [("SpecInvalid", "spec.proxies: no")]
     assert (said.observed_generation, said.ready_replicas) == (7, first.ready_replicas)
     assert unusable(said, no, 7, NOW + 100) == said
