@@ -147,13 +147,23 @@ def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
 Place = tuple[int | str, ...]
 
 
-def without_unknown(given: Mapping[str, Any], model: type[BaseModel]) -> tuple[dict[str, Any], list[Place]]:
-    """A copy without the fields that the model does not have, and where these stood. Other errors are left in."""
+def without_unknown(
+    given: Mapping[str, Any], model: type[BaseModel], *, choices: bool = False
+) -> tuple[dict[str, Any], list[Place]]:
+    """A copy without the fields that the model does not have, and where these stood. Other errors are left in.
+
+    With `choices` it is also without those whose text is none of the choices that there are.
+    """
+
+    def is_unknown(problem: ErrorDetails) -> bool:
+        newer = choices and problem["type"] == "literal_error" and isinstance(problem["input"], str)
+        return newer or problem["type"] == "extra_forbidden"
+
     known = deepcopy(dict(given))
     try:
         model.model_validate(known)
     except ValidationError as error:
-        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        unknown = [problem["loc"] for problem in error.errors() if is_unknown(problem)]
     else:
         return known, []
     for *path, last in unknown:

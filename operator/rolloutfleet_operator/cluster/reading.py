@@ -37,9 +37,12 @@ def understood(body: Mapping[str, Any]) -> tuple[FleetSpec, tuple[str, ...]]:
     """The spec, and the paths of the fields that this release does not know. Raises SpecInvalid.
 
     The API server has held the spec to the CRD and filled in its defaults. That may be a newer release's, so a field
-    that is not known here is not an error of the fleet's: it means nothing until this operator is upgraded.
+    that is not known here is not an error of the fleet's: it means nothing until this operator is upgraded. A choice
+    that is not known stands for the one that disturbs least: the default, but for `updatePolicy`.
     """
-    known, unknown = without_unknown(body.get("spec") or {}, FleetSpec)
+    known, unknown = without_unknown(body.get("spec") or {}, FleetSpec, choices=True)
+    if ("updatePolicy",) in unknown:
+        known["updatePolicy"] = "OnRequest"
     try:
         spec = FleetSpec.model_validate(known)
     except ValidationError as error:

@@ -151,8 +151,8 @@ async def test_a_spec_that_can_not_be_used_is_said_and_a_template_keeps_the_pods
         fleet.apply(proxies={"podTemplate": {"spec": {"containers": "none"}}})
         await comes_true(lambda: fleet.condition().get("reason") == "TemplateInvalid")
         assert fleet.child("StatefulSet", "math-proxy")["spec"]["template"] == before
-        fleet.apply(memory={"restart": "Node"})
-        await comes_true(lambda: "spec.memory.restart" in fleet.condition().get("message", ""))
+        fleet.apply(memory={"samples": 0})
+        await comes_true(lambda: "spec.memory.samples" in fleet.condition().get("message", ""))
 
 
 async def test_a_field_that_it_does_not_know_is_named_and_the_rest_is_made(

@@ -18,10 +18,17 @@ def test_fields_of_another_release_are_left_out_and_named() -> None:
     assert newer["brandNew"] == {"a": 1}, "what was read stays as it is"
 
 
+def test_choices_of_another_release_stand_for_what_disturbs_least() -> None:
+    newer = {**SPEC, "updatePolicy": "OnSundays", "memory": {"restart": "Node"}}
+    spec, unknown = understood({"spec": newer})
+    assert sorted(unknown) == ["spec.memory.restart", "spec.updatePolicy"]
+    assert (spec.update_policy, spec.memory.restart) == ("OnRequest", "Process")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"brandNew": 1, "memory": {"restart": "Node"}}, "spec.memory.restart: must be"),
+        ({"brandNew": 1, "memory": {"samples": 0}}, "spec.memory.samples: "),
         ({"brandNew": 1, "gateway": {"engines": {"byMagic": True}}}, "name the engines by either selector or urls"),
     ],
 )
