@@ -1,6 +1,5 @@
 """Executes the decided actions. What fails now is decided again in the next pass, so nothing here waits or retries."""
 
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 from rolloutfleet.spec import API_VERSION, KIND
 from rolloutfleet_operator.cluster import failpoints
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.names import OPERATOR, Fleet
 from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.logs import logger
@@ -104,7 +104,19 @@ class Executor:
                 {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
             )
         for each in about:
-            await self.api.create("Event", fleet.namespace, event(fleet, emitted, each, now))
+            await self._write(event(fleet, emitted, each, now))
+
+    async def _write(self, event: Object) -> None:
+        """What was said before, of the same object in the same words, is counted up."""
+        meta = event["metadata"]
+        try:
+            await self.api.create("Event", meta["namespace"], event)
+        except ApiRefused as refused:
+            there = await self.api.get("Event", meta["namespace"], meta["name"]) if refused.status == 409 else None
+            if there is None:
+                raise
+            again = {"count": int(there.get("count") or 1) + 1, "lastTimestamp": event["lastTimestamp"]}
+            await self.api.patch("Event", meta["namespace"], meta["name"], again)
 
 
 def _failpoint(done: actions.Action) -> str | None:
@@ -147,14 +159,18 @@ def message_of(emitted: actions.EmitEvent) -> str:
 
 
 def event(fleet: Fleet, emitted: actions.EmitEvent, about: Mapping[str, Any], now: float) -> Object:
-    """A core/v1 Event."""
+    """A core/v1 Event; its name follows from what it says, and of which object."""
+    message = message_of(emitted)[:LONGEST_MESSAGE]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{about['name']}.{uuid.uuid4().hex[:16]}", "namespace": fleet.namespace},
+        "metadata": {
+            "name": f"{about['name']}.{content_hash([about['uid'], emitted.reason, message])}",
+            "namespace": fleet.namespace,
+        },
         "involvedObject": {**about, "namespace": fleet.namespace},
         "reason": emitted.reason,
-        "message": message_of(emitted)[:LONGEST_MESSAGE],
+        "message": message,
         "type": "Warning" if emitted.warning else "Normal",
         "source": {"component": OPERATOR},
         "reportingComponent": OPERATOR,

@@ -86,6 +86,24 @@ async def test_a_child_that_others_change_again_and_again_is_left_for_a_while_an
         await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["spec"]["replicas"] == 1)
 
 
+async def test_an_event_that_is_said_again_is_counted_up(server: ApiServer, fleet: FleetThere) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("apply", "Service"):
+            raise Refusal(403, "Forbidden", "not yours")
+
+    def said() -> list[int]:
+        return [each["count"] for each in server.of_kind("Event") if each["reason"] == "PermissionDenied"]
+
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        for times in (1, 2, 3):
+            server.refusing.append(refuse)
+            server.remove("Service", "rl", "math-gateway")
+            await comes_true(lambda times=times: said() == [times])  # type: ignore[misc]
+            server.refusing.clear()
+            await comes_true(lambda: fleet.children() == CHILDREN and "PermissionDenied" not in fleet.problems())
+
+
 async def test_an_object_of_somebody_else_is_left_alone_and_named(server: ApiServer, fleet: FleetThere) -> None:
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}
     server.put({**theirs, "metadata": {"name": "math-settings", "namespace": "rl"}})
