@@ -23,6 +23,7 @@ def manifest(name: str, spec: dict[str, Any]) -> dict[str, Any]:
         "proxies": {"replicas": 2, "storage": {"size": "1Gi"}},
         "memory": {"rssBudget": "1Gi"},
         "disruption": {"drainTimeout": "20s"},
+        "gateway": {"replicas": 1},
         "engine": {"replicas": 1, "gpus": 0},
     }
     merged = _merged(base, spec)

@@ -197,11 +197,12 @@ class EngineSourceSpec(SpecModel):
 class GatewaySpec(SpecModel):
     """The SGLang gateway that distributes generation over the engines."""
 
-    replicas: Annotated[int, Field(ge=1, le=100)] = 1
-    """How many gateways; `manual` keeps sessions apart only with one."""
-    policy: Literal["manual", "round_robin", "random"] = "manual"
-    """Only `manual` keeps a session on one engine, by its routing key. With any other policy of the gateway's, it would
-    read requests, rewrite them and lose fields."""
+    replicas: Annotated[int, Field(ge=1, le=100)] | None = None
+    """How many gateways; two unless set, so that the loss of one is no outage. A local fleet has one."""
+    policy: Literal["consistent_hashing", "manual", "round_robin", "random"] = "consistent_hashing"
+    """`consistent_hashing` keeps a session on one engine, by its routing key, whichever gateway it comes through;
+    `manual` does with one gateway. With policies that are not here the gateway would read requests, rewrite them and
+    lose fields."""
     engines: EngineSourceSpec | None = None
     """Engines that are already running; not together with `engine`."""
     api_key_secret: Name | None = None
@@ -214,19 +215,24 @@ class GatewaySpec(SpecModel):
     pod_template: KubernetesObject = Field(default_factory=dict)
     """Merged over the generated pod by Kubernetes' merge keys."""
 
+    @property
+    def replicas_on_a_cluster(self) -> int:
+        """How many there."""
+        return 2 if self.replicas is None else self.replicas
+
     @field_validator("policy", mode="before")
     @classmethod
     def _loses_nothing(cls, policy: object) -> object:
         if isinstance(policy, str) and policy in _LOSING_POLICIES:
             raise ValueError(
                 f"{policy} is refused: under it the gateway writes requests anew and loses sampling parameters that it "
-                "does not know; use manual, round_robin or random"
+                "does not know; use consistent_hashing, manual, round_robin or random"
             )
         return policy
 
 
 _LOSING_POLICIES: Final = frozenset(
-    ("cache_aware", "power_of_two", "least_load", "consistent_hashing", "prefix_hash", "passthrough", "bucket")
+    ("cache_aware", "power_of_two", "least_load", "prefix_hash", "passthrough", "bucket")
 )
 """Policies of smg that look at what a request says, or at more than where it may go."""
 

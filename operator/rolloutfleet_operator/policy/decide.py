@@ -120,7 +120,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     progress = advance(state)
     scaled = scaling.scale(spec, observed, progress.busy, now)
     off = _is_off(spec, observed)
-    gateways, engines = (0 if off else spec.gateway.replicas), _engine_replicas(spec, off=off)
+    gateways, engines = (0 if off else spec.gateway.replicas_on_a_cluster), _engine_replicas(spec, off=off)
     going = updates.of_fleet(spec, observed, gateways=gateways, engines=engines, now=now)
     admission = admit(state, progress, rolling=sum(each.holds_slot for each in going))
     restarts, crashed, notes = crashes.counted(admission.restarts, observed.status.restarts, observed.pods, spec)

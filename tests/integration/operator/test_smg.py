@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 from tests.integration.operator.gateways import started, until_status
 from tests.waiting import PATIENCE, START, comes_true, eventually
 
+from rolloutfleet.spec import GatewaySpec
 from rolloutfleet_engine import server
 from rolloutfleet_engine.engine import Engine
 from rolloutfleet_engine.exchange import Exchange
@@ -147,3 +148,43 @@ def healthy(gateway: str) -> int:
     except httpx.TransportError:
         return 0
     return sum(worker["is_healthy"] for worker in workers)
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Those of the generations that any engine is asked for, as they arrive."""
+    arrived: list[bytes] = []
+
+    async def generate(_: Engine, exchange: Exchange) -> None:
+        arrived.append(await exchange.body())
+        await exchange.answer({})
+
+    monkeypatch.setitem(server.ROUTES, ("POST", "/generate"), generate)
+    return arrived
+
+
+@pytest.mark.parametrize("policy", get_args(GatewaySpec.model_fields["policy"].annotation))
+async def test_a_body_goes_through_byte_for_byte_under_each_policy(bodies: list[bytes], policy: str) -> None:
+    body = b'{"input_ids": [1,  2], "sampling_params": {"nobody_knows_this": 1.10}, "extra": {"b": 1, "a": null}}'
+    head = {"content-type": "application/json", "x-smg-routing-key": "session-1"}
+    with running_engine(EngineOptions()) as engine, started([engine.url], {"--policy": policy}) as (command, _):
+        await until_status(f"{command.url}/readiness", 200)
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            assert (await http.post(f"{command.url}/generate", content=body, headers=head)).status_code == 200
+    assert bodies == [body]
+
+
+async def test_two_gateways_agree_on_the_engine_of_each_session() -> None:
+    """However their lists of engines were made: one was given them in another order."""
+    with (
+        running_engine(EngineOptions(seed=0)) as one,
+        running_engine(EngineOptions(seed=1)) as other,
+        started([one.url, other.url], {}) as (first, _),
+        started([other.url, one.url], {}) as (second, _),
+    ):
+        for gateway in (first, second):
+            await eventually(lambda gateway=gateway: healthy(gateway.url) == 2, seconds=START)  # type: ignore[misc]
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE) as http:
+                await call_all(http)
+        seats = await seated(one), await seated(other)
+    assert not seats[0] & seats[1] and seats[0] | seats[1] == set(KEYS)

@@ -66,8 +66,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         },
         "disruption": {"maxUnavailable": 1, "drainTimeout": "1m", "retireTimeout": "1h"},
         "gateway": {
-            "replicas": 1,
-            "policy": "manual",
+            "replicas": None,
+            "policy": "consistent_hashing",
             "engines": None,
             "apiKeySecret": None,
             "nodeSelector": {},
@@ -246,11 +246,12 @@ def test_a_broken_rule_is_said_with_its_field(spec: dict[str, Any], problem: str
     assert problem in problems(**spec)
 
 
-@pytest.mark.parametrize("policy", ["cache_aware", "power_of_two", "consistent_hashing"])
+@pytest.mark.parametrize("policy", ["cache_aware", "power_of_two", "prefix_hash"])
 def test_a_policy_under_which_the_gateway_loses_fields_is_refused_by_name(policy: str) -> None:
     (said,) = problems(gateway={"policy": policy})
     assert said.startswith("spec.gateway.policy: ") and policy in said
-    assert "loses sampling parameters" in said and said.endswith("use manual, round_robin or random")
+    assert "loses sampling parameters" in said
+    assert said.endswith("use consistent_hashing, manual, round_robin or random")
 
 
 @pytest.mark.parametrize("name", ["", "3math", "a.b", "Math", "a-", "a" * 41, "a\n"])

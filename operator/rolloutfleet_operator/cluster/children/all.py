@@ -42,7 +42,7 @@ def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySetting
         yield Part("Service", fleet.engines, lambda: network.engine_service(fleet, source))
     if not spec.suspend:
         yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet))
-        if spec.gateway.replicas > 1:
+        if spec.gateway.replicas_on_a_cluster > 1:
             yield Part("PodDisruptionBudget", fleet.gateway, lambda: disruption.of_gateways(fleet))
     if spec.network_policy is not None:
         yield Part("NetworkPolicy", fleet.name, lambda: network.of_proxies(fleet, operator))

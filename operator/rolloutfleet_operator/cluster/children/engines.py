@@ -7,7 +7,15 @@ from rolloutfleet.spec import SIMULATED_MODEL, EngineSpec
 from rolloutfleet_operator import commands
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import ENGINE_PORT, Component, Fleet
-from rolloutfleet_operator.cluster.children.pods import INIT, TMP, Manifest, deployment_of, get, pod_template
+from rolloutfleet_operator.cluster.children.pods import (
+    INIT,
+    TMP,
+    Manifest,
+    deployment_of,
+    get,
+    leave_lost_nodes_soon,
+    pod_template,
+)
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.templates import noted
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -28,7 +36,9 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
     simulated = fleet.spec.model == SIMULATED_MODEL
     container = _simulated(engine, operator) if simulated else _sglang(fleet, engine, operator)
     template = pod_template(fleet, Component.ENGINE, {**_CONTAINER, **container}, grace=GRACE)
-    if not simulated:
+    if simulated:
+        leave_lost_nodes_soon(template["spec"])
+    else:
         _loosen(template["spec"])
     if fleet.spec.gateway.api_key_secret is not None:
         start = (*INIT, *_asking("rolloutfleet_engine")) if simulated else _asking(_SGLANG)

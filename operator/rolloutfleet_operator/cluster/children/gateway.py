@@ -31,6 +31,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
     template = pods.pod_template(fleet, Component.GATEWAY, container, grace=GRACE, annotations=annotations)
     pod = template["spec"]
     pods.place(pod, spec.node_selector, spec.tolerations)
+    pods.leave_lost_nodes_soon(pod)
     pod["volumes"].append(CONTROL_KEY.volume(fleet.control_key))
     if spec.api_key_secret is not None:
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))

@@ -8,6 +8,8 @@ from rolloutfleet_operator.cluster.children.names import Component, Fleet, child
 
 USER: Final = 65532
 TMP: Final = "tmp"
+GIVEN_UP_AFTER: Final = 20
+"""Seconds that a pod which has no state of its own stays on a node that is lost."""
 INIT: Final = ("dumb-init", "--single-child", "--")
 """What commands begin with that stand in place of an image's own, as those do: no signal is lost on it."""
 
@@ -86,6 +88,16 @@ def place(spec: Manifest, node_selector: Mapping[str, str], tolerations: Sequenc
         spec["nodeSelector"] = dict(node_selector)
     if tolerations:
         spec["tolerations"] = list(tolerations)
+
+
+def leave_lost_nodes_soon(spec: Manifest) -> None:
+    """Let Kubernetes replace the pod as soon as its node is known to be lost, and not five minutes later."""
+    taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    soon = [
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": GIVEN_UP_AFTER}
+        for taint in taints
+    ]
+    spec["tolerations"] = [*spec.get("tolerations", ()), *soon]
 
 
 def resources(asked: ResourcesSpec) -> Manifest:

@@ -24,6 +24,7 @@ CHILDREN = {
     "Service/math-engine-pods",
     "ConfigMap/math-settings",
     "PodDisruptionBudget/math-proxy",
+    "PodDisruptionBudget/math-gateway",
 }
 """Of a fleet named math, with one simulated engine and nothing more asked for: `Kind/name` of what is watched."""
 

@@ -50,6 +50,7 @@ PLAIN = {
     ("Service", "math-gateway"),
     ("Service", "math-engine-pods"),
     ("PodDisruptionBudget", "math-proxy"),
+    ("PodDisruptionBudget", "math-gateway"),
     ("Deployment", "math-engine"),
     ("Deployment", "math-gateway"),
     ("StatefulSet", "math-proxy"),
@@ -65,8 +66,8 @@ def test_a_plain_fleet_has_these_children_and_no_more() -> None:
     [
         ({"networkPolicy": {}}, {("NetworkPolicy", "math"), ("NetworkPolicy", "math-gateway")}, set()),
         ({"endpoint": {"ingress": {"host": "a.b"}}}, {("Ingress", "math")}, set()),
-        ({"gateway": {"replicas": 2}}, {("PodDisruptionBudget", "math-gateway")}, set()),
-        ({"suspend": True}, set(), {("PodDisruptionBudget", "math-proxy")}),
+        ({"gateway": {"replicas": 1}}, set(), {("PodDisruptionBudget", "math-gateway")}),
+        ({"suspend": True}, set(), {("PodDisruptionBudget", "math-proxy"), ("PodDisruptionBudget", "math-gateway")}),
         (
             {"engine": None, "gateway": {"engines": {"urls": ["http://10.0.0.1:1"]}}},
             set(),

@@ -575,11 +575,11 @@ def test_a_suspended_fleet_keeps_its_data_and_frees_all_else() -> None:
     world.edit(suspend=True)
     operator.run(world)
     while world.pods:
-        assert world.gateway_replicas == 1, "proxies need their engines to the end"
+        assert world.gateway_replicas == 2, "proxies need their engines to the end"
         world.tick(1)
         before = set(world.pods)
         operator.run(world)
-        assert before == set() or world.gateway_replicas == 1
+        assert before == set() or world.gateway_replicas == 2
     settle([world], operator, passes=50)
     assert world.pods == {}
     assert (world.gateway_replicas, world.engine_replicas) == (0, 0)

@@ -30,7 +30,7 @@ from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
 from rolloutfleet_operator.policy.stores import LOSS_SHOWN_FOR
 
-SPEC = fleet(replicas=2)
+SPEC = fleet(replicas=2, gateway={"replicas": 1})
 OTHERS = EngineSourceSpec(selector={"app": "sglang"})
 
 
