@@ -91,6 +91,7 @@ def _simulated(engine: EngineSpec, operator: OperatorSettings) -> Manifest:
     return {
         "image": operator.simulated_engine_image,
         "args": commands.simulated_engine(engine.simulated, host="0.0.0.0", port=ENGINE_PORT, model=SIMULATED_MODEL),
+        "resources": {"requests": {"cpu": "50m", "memory": "192Mi"}},
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}],
     }
 
@@ -106,7 +107,10 @@ def _sglang(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings) -> Man
         "image": operator.engine_image,
         "command": commands.module("python3", _SGLANG),
         "args": [*commands.flags(given), *engine.args],
-        "resources": {"limits": {GPU: str(engine.gpus)}} if engine.gpus else {},
+        "resources": {
+            "requests": {"cpu": "1", "memory": "4Gi"},
+            **({"limits": {GPU: str(engine.gpus)}} if engine.gpus else {}),
+        },
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}, {"name": _SHM, "mountPath": "/dev/shm"}],
     }
 

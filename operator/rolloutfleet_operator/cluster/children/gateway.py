@@ -92,7 +92,7 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
             {"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": names.GATEWAY_METRICS_PORT, "protocol": "TCP"},
         ],
-        "resources": pods.resources(spec.resources),
+        "resources": pods.resources(spec.resources, least={"cpu": "100m", "memory": "128Mi"}),
         "volumeMounts": mounts,
         "startupProbe": pods.get("/liveness", "http", period=2, timeout=5, failures=150),
         "livenessProbe": pods.get("/liveness", "http", period=10, timeout=5, failures=6),

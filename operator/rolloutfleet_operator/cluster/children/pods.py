@@ -100,9 +100,10 @@ def leave_lost_nodes_soon(spec: Manifest) -> None:
     spec["tolerations"] = [*spec.get("tolerations", ()), *soon]
 
 
-def resources(asked: ResourcesSpec) -> Manifest:
+def resources(asked: ResourcesSpec, *, least: Mapping[str, str]) -> Manifest:
+    """What is asked for; `least` is requested of what isn't, so that no pod is the first to go from a full node."""
     made: Manifest = {
-        "requests": {name: str(amount) for name, amount in asked.requests.items()},
+        "requests": {**least, **{name: str(amount) for name, amount in asked.requests.items()}},
         "limits": {name: str(amount) for name, amount in asked.limits.items()},
         "claims": list(asked.claims),
     }

@@ -1,5 +1,6 @@
 """What is made for a fleet, and what in it makes pods outdated."""
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -346,11 +347,37 @@ def test_simulated_engines_are_told_their_cues_as_they_stand() -> None:
     assert "--cues" not in container_of(made(fleet_of()), "Deployment", "math-engine")["args"]
 
 
+@pytest.mark.parametrize("model", ["simulated", "Qwen/Qwen3-8B"])
+def test_every_container_requests_processor_and_memory_unless_the_fleet_says_how_much(model: str) -> None:
+    children = made(fleet_of(model=model))
+    workloads = [("StatefulSet", "math-proxy"), ("Deployment", "math-gateway"), ("Deployment", "math-engine")]
+    for workload in workloads:
+        assert {"cpu", "memory"} == container_of(children, *workload)["resources"]["requests"].keys()
+    asked = {"requests": {"cpu": "3"}}
+    template = {"spec": {"containers": [{"name": "engine", "resources": asked}]}}
+    own: dict[str, Any] = {
+        "proxies": {"resources": asked},
+        "gateway": {"resources": asked},
+        "engine": {"podTemplate": template},
+    }
+    children = made(fleet_of(**own))
+    for workload in workloads:
+        assert container_of(children, *workload)["resources"]["requests"]["cpu"] == "3"
+
+
+def test_a_request_that_nobody_made_outdates_no_proxy() -> None:
+    assert hash_of() != hash_of(proxies={"resources": {"requests": {"cpu": "3"}}})
+    template = proxies.template(fleet_of(), OPERATOR, proxy_settings(fleet_of(), OPERATOR, peers=1))
+    without = copy.deepcopy(template)
+    del without["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+    assert proxies._template_hash(without, fleet_of().spec) == proxies._template_hash(template, fleet_of().spec)
+
+
 def test_a_managed_sglang_asks_for_gpus_and_runs_as_its_image_does() -> None:
     fleet = fleet_of(model="Qwen/Qwen3-8B", engine={"gpus": 8, "args": ["--tp", "8"]}, gateway={"apiKeySecret": "k"})
     children = made(fleet)
     engine = container_of(children, "Deployment", "math-engine")
-    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert engine["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     assert engine["args"][-2:] == ["--tp", "8"] and "sglang.launch_server" in engine["command"]
     assert '[["--api-key", "", "/etc/rolloutfleet/engine-key/api-key"]]' in engine["command"]
     assert "runAsNonRoot" not in pod_of(children, "Deployment", "math-engine")["securityContext"]
