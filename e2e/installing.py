@@ -36,8 +36,8 @@ class Images:
     engine: str
 
     def values(self) -> list[str]:
-        """The chart's values that name them."""
-        said = []
+        """The chart's values that name them, for one operator: scenarios look at the one that acts."""
+        said = ["--set", "replicas=1"]
         for name, value in _VALUES.items():
             repository, _, tag = getattr(self, name).rpartition(":")
             said += ["--set-string", f"images.{value}.repository={repository},images.{value}.tag={tag}"]

@@ -82,7 +82,7 @@ def test_every_value_does_something(path: str) -> None:
     ("values", "said"),
     [
         ({"log": {"levle": "info"}}, "levle"),
-        ({"replicas": 2}, "replicas"),
+        ({"replicas": 0}, "/replicas"),
         ({"images": {"operator": {"digest": "sha256:abc"}}}, "/images/operator/digest"),
         ({"maxConcurrentDisruptions": 0}, "/maxConcurrentDisruptions"),
         ({"watchNamespace": "Not_A_Name"}, "/watchNamespace"),

@@ -109,9 +109,15 @@ def test_the_operators_pod_meets_the_restricted_standard() -> None:
     assert [list(volume) for volume in pod["volumes"]] == [["name", "emptyDir"]]
 
 
-def test_there_is_one_operator_and_the_old_one_is_gone_before_the_new_one_comes() -> None:
+def test_there_are_two_operators_apart_of_which_no_eviction_and_no_upgrade_takes_both() -> None:
     spec = the("Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 1
+    (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    budget = the("PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == spec["selector"] and spread["labelSelector"] == spec["selector"]
 
 
 def test_the_chart_has_the_definition_that_is_in_crds() -> None:
