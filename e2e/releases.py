@@ -23,10 +23,11 @@ _FORGET: Final = " && ".join(
 
 
 def as_version(record: Record, docker: Docker, images: Images, version: str) -> Images:
-    """Proxy and operator that say they are of that version, given to the cluster."""
+    """Proxy, operator and simulated engine that say they are of that version, given to the cluster."""
     made = {
         "proxy": _renamed(docker, images.proxy, version, _FORGET),
         "operator": _renamed(docker, images.operator, version),
+        "engine": _renamed(docker, images.engine, version),
     }
     loaded = lifecycle.load(record, list(made.values()), docker)
     return replace(images, **dict(zip(made, loaded, strict=True)))
