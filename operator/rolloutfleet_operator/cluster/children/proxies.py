@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import FleetSpec, memory_limit
@@ -137,23 +137,23 @@ def _environment(spec: FleetSpec) -> list[Manifest]:
 def _template_hash(template: Manifest, spec: FleetSpec) -> str:
     """The hash by which a pod is outdated.
 
-    Of `requests` and `limits` what is not asked for is left out: a raised budget, from which memory follows, restarts
-    nobody.
+    Of `requests` and `limits`, memory is left out where it is derived from the budget: a raised budget restarts nobody.
     Replicas and versions are not part of a pod's template.
     """
     hashed, asked = copy.deepcopy(template), spec.proxies.resources
     container = next(each for each in hashed["spec"]["containers"] if each["name"] == CONTAINER)
     for name, amounts in (("limits", asked.limits), ("requests", asked.requests)):
-        for resource in {"memory", "cpu"} - amounts.keys():
-            container.get("resources", {}).get(name, {}).pop(resource, None)
+        if "memory" not in amounts:
+            container.get("resources", {}).get(name, {}).pop("memory", None)
     return content_hash(hashed)
 
 
 def _resources(spec: FleetSpec) -> Manifest:
-    # Where no memory is asked for, Kubernetes would set aside the whole limit.
-    least = {"cpu": "100m", "memory": format_quantity(spec.memory.rss_budget)}
-    made = resources(spec.proxies.resources, least=least)
-    return {**made, "limits": {"memory": format_quantity(memory_limit(spec)), **made.get("limits", {})}}
+    made = resources(spec.proxies.resources)
+    limits: dict[str, Any] = {"memory": format_quantity(memory_limit(spec)), **made.get("limits", {})}
+    # Where nothing is asked for, Kubernetes would set aside the whole limit.
+    requests: dict[str, Any] = {"memory": format_quantity(spec.memory.rss_budget), **made.get("requests", {})}
+    return {**made, "limits": limits, "requests": requests}
 
 
 def _mounts(fleet: Fleet) -> list[Manifest]:
