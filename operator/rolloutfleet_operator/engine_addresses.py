@@ -15,12 +15,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 
-LOOK = 2.0
+LOOK = 5.0
 """Seconds between two looks."""
-GONE = 3
-"""So many looks in a row that do not find an engine show that it is gone."""
+GONE = 7
+"""So many looks in a row that do not find an engine show that it is gone: name services cache an answer for 30 s."""
 PATIENCE = 10.0
 """Seconds that the name service has at the start, and the gateway for an answer."""
 _PR_SET_PDEATHSIG = 1
@@ -45,15 +46,20 @@ def at_start(host: str, port: int) -> frozenset[str]:
 
 
 class Absences:
-    """How many looks in a row did not find each of the engines that the gateway lists."""
+    """How many looks in a row did not find each of the engines that the gateway lists.
+
+    One that was never found is not counted: it is new, or the name service is not the one that it should be.
+    """
 
     def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
         self._missed: dict[str, int] = {}
 
     def gone(self, listed: frozenset[str], found: frozenset[str] | None) -> frozenset[str]:
         """The engines to let go of, after one more look; one that nobody answered says nothing."""
         if found is not None:
-            self._missed = {url: self._missed.get(url, 0) + 1 for url in listed - found}
+            self._known = (self._known & listed) | found
+            self._missed = {url: self._missed.get(url, 0) + 1 for url in (listed & self._known) - found}
         return frozenset(url for url, missed in self._missed.items() if missed >= GONE)
 
 
@@ -83,7 +89,8 @@ class Gateway:
 def _urls(answer: bytes) -> Iterator[tuple[str, str]]:
     try:
         for worker in json.loads(answer)["workers"]:
-            yield worker["url"].rstrip("/"), worker["id"]
+            if worker.get("status") != "draining":  # it is being let go of
+                yield worker["url"].rstrip("/"), worker["id"]
     except (KeyError, TypeError, AttributeError):
         raise ValueError("that is no list of workers") from None
 
@@ -98,7 +105,7 @@ def let_go(host: str, port: int, gateway: Gateway) -> None:
             for url in absences.gone(frozenset(listed), lookup(host, port)):
                 gateway.remove(listed[url])
                 print(f"{url} is no engine of this fleet any more", file=sys.stderr, flush=True)
-        except (OSError, ValueError, KeyError):
+        except (OSError, HTTPException, ValueError, KeyError):
             continue
 
 

@@ -36,13 +36,19 @@ def test_a_name_that_is_not_there_is_told_from_a_service_that_does_not_answer(mo
     assert lookup("engines", 30000) is None
 
 
+def test_a_new_engine_that_was_never_found_is_kept() -> None:
+    absences = Absences()
+    assert [absences.gone(frozenset("a"), frozenset()) for _ in range(3 * GONE)] == [frozenset()] * 3 * GONE
+
+
 @given(st.lists(st.tuples(URLS, st.none() | URLS), max_size=20))
 def test_an_engine_is_let_go_of_when_so_many_answers_in_a_row_lack_it_and_not_before(
     looks: list[tuple[frozenset[str], frozenset[str] | None]],
 ) -> None:
-    absences, missed = Absences(), dict.fromkeys("abc", 0)
+    absences, missed, known = Absences(), dict.fromkeys("abc", 0), frozenset[str]()
     for listed, found in looks:
         gone = absences.gone(listed, found)
         if found is not None:
-            missed = {url: (missed[url] + 1) * (url in listed and url not in found) for url in missed}
+            known = (known & listed) | found
+            missed = {url: (missed[url] + 1) * (url in listed & known and url not in found) for url in missed}
         assert gone == {url for url, times in missed.items() if times >= GONE}
