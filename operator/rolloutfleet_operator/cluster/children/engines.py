@@ -11,20 +11,23 @@ from rolloutfleet_operator.cluster.children.pods import (
     INIT,
     TMP,
     Manifest,
+    container_of,
     deployment_of,
     get,
     leave_lost_nodes_soon,
     pod_template,
+    request_least,
 )
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.templates import noted
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.commands import KeyFlag
-from rolloutfleet_operator.policy.updates import LOADED_WITHIN
 
 CONTAINER: Final = "engine"
 PATH: Final = "spec.engine.podTemplate"
 GPU: Final = "nvidia.com/gpu"
+_LOADED_WITHIN: Final = 7200
+"""Seconds that an engine has to fetch and load its weights."""
 LEAVING: Final = 10
 """Seconds that an engine which is told to end goes on, for the operator to take it out of every gateway's list."""
 GRACE: Final = 60 + LEAVING
@@ -44,12 +47,15 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
         start = (*INIT, *_asking("rolloutfleet_engine")) if simulated else _asking(_SGLANG)
         _ask_for_key(template["spec"], fleet.spec.gateway.api_key_secret, command=start)
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)))
+    merged = merge(template, engine.pod_template, path=PATH, fixed=fixed)
+    cpu, memory = ("50m", "192Mi") if simulated else ("1", "4Gi")
+    request_least(container_of(merged, CONTAINER), cpu=cpu, memory=memory)
     # There may be no GPU to spare for an engine more.
     made = deployment_of(
         fleet,
         fleet.engine,
         Component.ENGINE,
-        merge(template, engine.pod_template, path=PATH, fixed=fixed),
+        merged,
         replicas=replicas,
         surge=0,
         unavailable=1,
@@ -76,7 +82,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as engine:
 _CONTAINER: Final[Manifest] = {
     "name": CONTAINER,
     "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=int(LOADED_WITHIN) // _PERIOD),
+    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=_LOADED_WITHIN // _PERIOD),
     # /health waits for a generation: in a pause, and while weights are loaded, there is none. What hangs within SGLang
     # is ended by its own watchdog.
     "livenessProbe": get("/model_info", "http", period=_PERIOD, timeout=20, failures=6),
@@ -91,7 +97,6 @@ def _simulated(engine: EngineSpec, operator: OperatorSettings) -> Manifest:
     return {
         "image": operator.simulated_engine_image,
         "args": commands.simulated_engine(engine.simulated, host="0.0.0.0", port=ENGINE_PORT, model=SIMULATED_MODEL),
-        "resources": {"requests": {"cpu": "50m", "memory": "192Mi"}},
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}],
     }
 
@@ -107,10 +112,7 @@ def _sglang(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings) -> Man
         "image": operator.engine_image,
         "command": commands.module("python3", _SGLANG),
         "args": [*commands.flags(given), *engine.args],
-        "resources": {
-            "requests": {"cpu": "1", "memory": "4Gi"},
-            **({"limits": {GPU: str(engine.gpus)}} if engine.gpus else {}),
-        },
+        "resources": {"limits": {GPU: str(engine.gpus)}} if engine.gpus else {},
         "volumeMounts": [{"name": TMP, "mountPath": "/tmp"}, {"name": _SHM, "mountPath": "/dev/shm"}],
     }
 

@@ -36,17 +36,20 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
     if spec.api_key_secret is not None:
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name)))
+    merged = merge(template, spec.pod_template, path=PATH, fixed=fixed)
+    pods.request_least(pods.container_of(merged, CONTAINER), cpu="100m", memory="128Mi")
     # The next one serves before the last one goes.
     made = pods.deployment_of(
         fleet,
         fleet.gateway,
         Component.GATEWAY,
-        merge(template, spec.pod_template, path=PATH, fixed=fixed),
+        merged,
         replicas=replicas,
         surge=1,
         unavailable=0,
     )
-    return noted(made, None)  # with a new template it is due whatever that follows from
+    source = network.engine_source(fleet)
+    return noted(made, [None if source is None else source.port, engines_by_address(fleet.spec)])
 
 
 def arguments(fleet: Fleet) -> list[str]:
@@ -92,7 +95,7 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
             {"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": names.GATEWAY_METRICS_PORT, "protocol": "TCP"},
         ],
-        "resources": pods.resources(spec.resources, least={"cpu": "100m", "memory": "128Mi"}),
+        "resources": pods.resources(spec.resources),
         "volumeMounts": mounts,
         "startupProbe": pods.get("/liveness", "http", period=2, timeout=5, failures=150),
         "livenessProbe": pods.get("/liveness", "http", period=10, timeout=5, failures=6),

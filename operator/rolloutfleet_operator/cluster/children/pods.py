@@ -100,10 +100,25 @@ def leave_lost_nodes_soon(spec: Manifest) -> None:
     spec["tolerations"] = [*spec.get("tolerations", ()), *soon]
 
 
-def resources(asked: ResourcesSpec, *, least: Mapping[str, str]) -> Manifest:
-    """What is asked for; `least` is requested of what isn't, so that no pod is the first to go from a full node."""
+def container_of(template: Manifest, name: str) -> Manifest:
+    """The container of that name, which there is."""
+    found: Manifest = next(each for each in template["spec"]["containers"] if each["name"] == name)
+    return found
+
+
+def request_least(container: Manifest, **least: str) -> None:
+    """Request so much of what the container neither requests nor limits, so that it is not the first to go from a full
+    node."""
+    said = container.setdefault("resources", {})
+    named = {*(said.get("requests") or {}), *(said.get("limits") or {})}
+    more = {name: amount for name, amount in least.items() if name not in named}
+    if more:
+        said["requests"] = {**(said.get("requests") or {}), **more}
+
+
+def resources(asked: ResourcesSpec) -> Manifest:
     made: Manifest = {
-        "requests": {**least, **{name: str(amount) for name, amount in asked.requests.items()}},
+        "requests": {name: str(amount) for name, amount in asked.requests.items()},
         "limits": {name: str(amount) for name, amount in asked.limits.items()},
         "claims": list(asked.claims),
     }

@@ -13,7 +13,16 @@ from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, child, labels, selector
-from rolloutfleet_operator.cluster.children.pods import TMP, Manifest, get, place, pod_template, resources
+from rolloutfleet_operator.cluster.children.pods import (
+    TMP,
+    Manifest,
+    container_of,
+    get,
+    place,
+    pod_template,
+    request_least,
+    resources,
+)
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.policy.observed import RESTART_NOTE
@@ -81,6 +90,7 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
     merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(settings))
     merged["metadata"]["annotations"][names.TEMPLATE_HASH] = _template_hash(merged, spec)
+    request_least(container_of(merged, CONTAINER), cpu="100m")  # which makes no pod outdated either
     if spec.restart is not None:
         # Beside the hash: that a restart was asked for makes nothing outdated, and a new pod needs none.
         merged["metadata"]["annotations"][RESTART_NOTE] = spec.restart.id

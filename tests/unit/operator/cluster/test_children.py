@@ -1,6 +1,5 @@
 """What is made for a fleet, and what in it makes pods outdated."""
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -365,12 +364,12 @@ def test_every_container_requests_processor_and_memory_unless_the_fleet_says_how
         assert container_of(children, *workload)["resources"]["requests"]["cpu"] == "3"
 
 
-def test_a_request_that_nobody_made_outdates_no_proxy() -> None:
-    assert hash_of() != hash_of(proxies={"resources": {"requests": {"cpu": "3"}}})
-    template = proxies.template(fleet_of(), OPERATOR, proxy_settings(fleet_of(), OPERATOR, peers=1))
-    without = copy.deepcopy(template)
-    del without["spec"]["containers"][0]["resources"]["requests"]["cpu"]
-    assert proxies._template_hash(without, fleet_of().spec) == proxies._template_hash(template, fleet_of().spec)
+def test_what_is_limited_is_requested_as_kubernetes_does_and_not_less() -> None:
+    limited = {"limits": {"cpu": "2", "memory": "2Gi"}}
+    template = {"spec": {"containers": [{"name": "engine", "resources": limited}]}}
+    children = made(fleet_of(gateway={"resources": limited}, engine={"gpus": 0, "podTemplate": template}))
+    for part in ("gateway", "engine"):
+        assert container_of(children, "Deployment", f"math-{part}")["resources"] == limited
 
 
 def test_a_managed_sglang_asks_for_gpus_and_runs_as_its_image_does() -> None:
