@@ -126,12 +126,14 @@ class Fleets:
 
     async def _pass(self, reconciler: Reconciler, wake: _Wake) -> float | None:
         """Raises LeaseLost where it was cut short by that; else as `Reconciler.reconcile`."""
+        self._lease.check()
         task = asyncio.create_task(reconciler.reconcile(wake.taken()))
         self._passes.add(task)
         try:
             return await task
         except asyncio.CancelledError:
-            if self._lease.leading.is_set() or not task.cancelled():
+            ourselves = asyncio.current_task()
+            if not task.cancelled() or (ourselves is not None and ourselves.cancelling()):
                 raise
             raise LeaseLost from None
         finally:
