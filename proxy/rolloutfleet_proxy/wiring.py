@@ -270,7 +270,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
     access = Access(admin=admin, registry=registry, seals=seals)
     peers.voucher = lambda: access.admin.voucher()
     return _Parts(
-        settings=SettingsInForce(settings),
+        settings=SettingsInForce(settings, live_generation=settings.generation),
         store=store,
         shards=shards,
         tokenizing=tokenizing,

@@ -58,6 +58,8 @@ class Outcome:
     problems: list[Problem] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """What was written, for the log."""
+    refused: dict[Id, Problem] = field(default_factory=dict)
+    """What the API server refused, and why; it is among the problems, too."""
     again_at: float | None = None
     """When a child that is fought over is to be looked at again."""
 
@@ -148,7 +150,8 @@ class Children:
                 await self._api.apply(stamped, dry_run=True)
             answer = await self._api.apply(stamped)
         except ApiRefused as refused:
-            outcome.problems.append(refusal(kind, name, refused))
+            outcome.refused[kind, name] = refusal(kind, name, refused)
+            outcome.problems.append(outcome.refused[kind, name])
             return
         self._note(last, why, live, answer, outcome, now)
 

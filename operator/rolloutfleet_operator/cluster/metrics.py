@@ -42,7 +42,7 @@ class OperatorMetrics(Collector):
         )
         self.errors = Counter(Metric.PASS_ERRORS, "Failed passes.", registry=self.registry)
         self.leading = Gauge(Metric.LEADING, "1 while this operator holds its Lease.", registry=self.registry)
-        self.held = Gauge(Metric.SLOTS_HELD, "Proxies that the operator has taken down.", registry=self.registry)
+        self.held = Gauge(Metric.SLOTS_HELD, "Restarts and updates in progress.", registry=self.registry)
         about = "Restarts of proxies, by reason."
         self._restarts = Counter(Metric.RESTARTS, about, ["fleet", "reason"], registry=self.registry)
         about = "Stores that a proxy on a claim was found without."

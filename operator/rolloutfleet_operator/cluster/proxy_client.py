@@ -87,12 +87,19 @@ def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> 
         past_max_hold=bool(figures.get("past_max_hold")),
         store_id=str(figures["store_id"]),
         settings_generation=int(settings["generation"]),
-        live_generation=int(settings.get("live_generation", settings["generation"])),
+        live_generation=_live_generation(settings),
         settings_error=settings.get("error"),
         needs_restart=tuple(settings.get("needs_restart") or ()),
         gateway_loses=tuple((figures.get("gateway") or {}).get("loses") or ()),
         store_full=bool((figures.get("store") or {}).get("full")),
     )
+
+
+def _live_generation(settings: Mapping[str, Any]) -> int | None:
+    """Earlier releases say it only where nothing waits for a restart."""
+    if "live_generation" in settings:
+        return int(settings["live_generation"])
+    return None if settings.get("needs_restart") else int(settings["generation"])
 
 
 def _held(sums: Mapping[str, Any]) -> int:

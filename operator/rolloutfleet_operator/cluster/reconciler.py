@@ -15,7 +15,7 @@ from rolloutfleet.spec import KIND, FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster import failpoints, observe, reading
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
-from rolloutfleet_operator.cluster.apply import Children, Id, identity
+from rolloutfleet_operator.cluster.apply import Children, Id, Outcome, identity
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import names, templates
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
@@ -59,6 +59,8 @@ RESYNC: Final = 300.0
 RELIST: Final = 600.0
 """Seconds after which what is watched is read anew, whatever the watches said. Fleets differ by a fifth, so that those
 which began together don't all read at once."""
+REFUSED_FOR: Final = 60.0
+"""Seconds after which a template that the API server refused is given to a Deployment again."""
 MOST_SAID: Final = 500
 """Letters of what a pass failed with."""
 MOST_NAMED: Final = 5
@@ -91,6 +93,15 @@ class DesiredState:
     problems: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedTemplate:
+    """A Deployment's template that the API server did not take."""
+
+    hash: str | None
+    problem: Problem
+    at: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
     """What came of a pass."""
@@ -117,6 +128,7 @@ class Reconciler:
         self._keys = FleetKeys(shared.api, shared.executor.proxies)
         self._polled: dict[str, Polled] = {}
         self._problems: tuple[Problem, ...] = ()
+        self._refused: dict[str, RefusedTemplate] = {}
         self._again_at: float | None = None
         self._audit: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
@@ -339,7 +351,21 @@ class Reconciler:
     ) -> ObservedDeployment | None:
         found = there.child("Deployment", name)
         wanted = None if found is None else _anew(found, fleet, self._shared.operator, control_key)
-        return observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
+        seen = observe.deployment(found, pods, there.lost_nodes, wanted=wanted)
+        if seen is None or wanted is None:
+            return seen
+        keyless = name == fleet.gateway and control_key is None
+        return replace(seen, refused=keyless or self._was_refused(name, wanted))
+
+    def _was_refused(self, name: str, wanted: Object) -> bool:
+        """Whether that was so a moment ago; of another template nothing is known."""
+        refused = self._refused.get(name)
+        if refused is None:
+            return False
+        if refused.hash != templates.note(wanted, names.TEMPLATE_HASH) or self._now() - refused.at > REFUSED_FOR:
+            del self._refused[name]
+            return False
+        return True
 
     # What is written
 
@@ -361,16 +387,27 @@ class Reconciler:
         for update in decision.updates:
             made = [_settled(each, there.child("Deployment", update.name), update) for each in made]
         kept = [*not_made, ("Deployment", fleet.gateway), ("StatefulSet", fleet.proxies)]
+        if not decision.updates[0].apply:
+            kept.append(("Service", fleet.engines))  # the gateway looks its engines up there
         outcome = await self._children.bring_about(fleet, made, there.children, kept=kept, now=self._now())
         await self._resizer.grow_claims(fleet.namespace, there.claims, fleet.spec.proxies.storage.capacity)
         if wanted.template is not None:
             await self._resizer.grow_memory(fleet.namespace, there.proxies, wanted.template)
-        self._problems, self._again_at = (*problems, *outcome.problems), outcome.again_at
+        self._note_refusals(made, outcome)
+        waiting = [each.problem for each in self._refused.values() if each.problem not in outcome.problems]
+        self._problems, self._again_at = (*problems, *outcome.problems, *waiting), outcome.again_at
         if outcome.changed:
             extra = {"fleet": self.key, "generation": fleet.generation}
             logger.info("applied %s", ", ".join(outcome.changed), extra=extra)
             failpoints.reach(failpoints.TEMPLATE_APPLIED)
         return outcome.touched
+
+    def _note_refusals(self, made: Sequence[Object], outcome: Outcome) -> None:
+        for each in made:
+            kind, name = identity(each)
+            if kind == "Deployment" and (problem := outcome.refused.get((kind, name))) is not None:
+                refused_hash = templates.note(each, names.TEMPLATE_HASH)
+                self._refused[name] = RefusedTemplate(refused_hash, problem, self._now())
 
 
 def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Problem]]:

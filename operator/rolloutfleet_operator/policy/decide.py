@@ -218,7 +218,7 @@ def _observed_restart(state: FleetState, progress: Progress, updated: UpdateAdmi
     if spec.restart is None or len(roll.members) < desired_of(spec):
         return before
     going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in progress.under_way)
-    due = any(each.due for each in updated.updates)
+    due = any(each.due or each.since is not None for each in updated.updates)
     return before if roll.restart_pending or going or due else spec.restart.id
 
 

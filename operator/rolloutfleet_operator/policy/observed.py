@@ -83,8 +83,8 @@ class ProxyStats:
     """The pause has lasted longer than `sessions.maxHold`."""
     settings_generation: int = 0
     """Of the settings that are wholly in force."""
-    live_generation: int = 0
-    """Of those that are in force but for what `needs_restart` names."""
+    live_generation: int | None = None
+    """Of those that are in force but for what `needs_restart` names; None where an earlier release does not say."""
     settings_error: str | None = None
     needs_restart: tuple[str, ...] = ()
     """Settings that only a restart brings into force."""
@@ -131,6 +131,14 @@ class ObservedOtherPod:
     unschedulable: str | None = None
     """The scheduler's message, while it finds no node."""
     container: ObservedContainer = ObservedContainer()
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether its container was never started."""
+        container = self.container
+        return not self.ready and not (
+            container.running or container.started or container.restarts or container.last_end
+        )
 
     def is_stuck(self, now: float) -> bool:
         """Whether it should have ended long ago."""
@@ -186,10 +194,7 @@ class ObservedPod(ObservedOtherPod):
     @property
     def never_ran(self) -> bool:
         """Whether its proxy was never started, so that an ephemeral volume of it is empty."""
-        container = self.container
-        return self.stats is None and not (
-            container.running or container.started or container.restarts or container.last_end
-        )
+        return self.stats is None and super(ObservedPod, self).never_ran
 
     @property
     def holds_turns(self) -> bool:
@@ -272,6 +277,8 @@ class ObservedDeployment:
     """Its pods were started with another key of the control plane than there is."""
     updating_since: float | None = None
     """When its pods began to be replaced; None where they are not being."""
+    refused: bool = False
+    """The template that the spec comes to can't be given to it now: the API server refused that a moment ago."""
     failed_create: str = ""
     pods: tuple[ObservedOtherPod, ...] = ()
 

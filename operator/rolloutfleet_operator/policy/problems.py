@@ -5,6 +5,7 @@ Messages say what to do, and hold no figure that changes while nothing happens: 
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from rolloutfleet.settings import MIB, SMALLEST_BUDGET
@@ -50,7 +51,7 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
     """All that can be told without knowing what the operator is doing about it."""
     yield from observed.problems
     yield from _of_budget(spec.memory.rss_budget)
-    yield from _of_claims(observed, now)
+    yield from _of_claims(observed, spec.proxies.replicas, now)
     if observed.workload is not None and observed.workload.failed_create:
         yield _not_made(observed.workload.failed_create)
     for pod in observed.pods:
@@ -68,8 +69,10 @@ def _of_budget(budget: int) -> Iterator[Problem]:
         yield Problem(ProblemReason.BUDGET_TOO_SMALL, message)
 
 
-def _of_claims(observed: ObservedFleet, now: float) -> Iterator[Problem]:
+def _of_claims(observed: ObservedFleet, wanted: int, now: float) -> Iterator[Problem]:
     for claim in observed.claims:
+        if claim.ordinal >= wanted:
+            continue  # of a proxy that scaling down removed
         if claim.growing and claim.message:
             yield Problem(ProblemReason.STORAGE_CANT_GROW, f"claim {claim.name}: {claim.message}")
         elif not claim.bound and claim.message:
@@ -91,7 +94,9 @@ def of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator
         return
     if deployment.failed_create:
         yield _not_made(deployment.failed_create)
-    for pod in deployment.pods:
+    for each in deployment.pods:
+        # One that is to end has been replaced already, wherever its node is.
+        pod = each if each.terminating_since is None else replace(each, node_lost=False)
         found = _of_pod(pod, now)
         if found is None and not pod.ready and now - pod.created > READY_WITHIN and pod.terminating_since is None:
             found = Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod
 
-_CANT_START = frozenset(
-    ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError")
+CANT_START = frozenset(
+    (
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "CrashLoopBackOff",
+    )
 )
 """What the kubelet says of a container that time alone won't start."""
 
@@ -68,5 +75,4 @@ def _is_applied(observed: ObservedFleet, asked: str | None) -> bool:
 
 
 def _fails(pod: ObservedPod, now: float) -> bool:
-    fails = pod.container.waiting in _CANT_START or pod.container.waiting == "CrashLoopBackOff"
-    return pod.is_late(now) or (pod.is_down and fails)
+    return pod.is_late(now) or (pod.is_down and pod.container.waiting in CANT_START)

@@ -1,4 +1,5 @@
-"""How many proxies the operator may take down: so many of a fleet, so many in all fleets together.
+"""How many proxies the operator may take down: so many of a fleet, so many in all fleets together. A Deployment that is
+being updated counts as one.
 
 Within a fleet every proxy that does not serve takes a slot of `maxUnavailable`, whatever the cause. Over all fleets the
 restarts that the operator began take its slots, except one that is stuck, so that it does not block other fleets.

@@ -116,7 +116,8 @@ def _other_than_asked(view: View) -> Condition | None:
 
 
 def _growing(view: View) -> Condition | None:
-    growing = next((claim.name for claim in view.observed.claims if claim.growing), None)
+    claims = (claim for claim in view.observed.claims if claim.growing and claim.ordinal < view.desired)
+    growing = next((claim.name for claim in claims), None)
     if growing is None:
         return None
     return Condition("True", ConditionReason.VOLUMES_GROW, f"the volume of {growing} has not the size of the spec yet")
@@ -125,7 +126,8 @@ def _growing(view: View) -> Condition | None:
 def _not_live(view: View) -> Condition | None:
     """A proxy that answers and has not taken the settings that change while it runs."""
     for pod in view.members:
-        if pod.stats is not None and pod.stats.live_generation < view.observed.generation:
+        live = None if pod.stats is None else pod.stats.live_generation
+        if live is not None and live < view.observed.generation:
             message = f"{pod.name} has not applied the settings of this spec yet"
             return Condition("True", ConditionReason.SETTINGS_PENDING, message)
     return None
@@ -240,7 +242,8 @@ def _updating(view: View) -> Condition | None:
     due = next((each for each in view.decision.updates if each.since is not None or each.waits), None)
     if due is None:
         return None
-    what = "waits for a slot to get its new template" if due.waits else "gets its new template"
+    waits = "waits to be given" if due.refused else "waits for a slot to get"
+    what = f"{waits} its new template" if due.waits else "gets its new template"
     return Condition("True", ConditionReason.ROLLING_OUT, f"{due.name} {what}")
 
 

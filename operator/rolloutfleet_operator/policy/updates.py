@@ -8,17 +8,14 @@ that is due takes a slot until all its pods are replaced, one after another, unl
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import CurrentStatus
-from rolloutfleet_operator.policy import causes, problems, slots
+from rolloutfleet_operator.policy import causes, slots
 from rolloutfleet_operator.policy.actions import EmitEvent
 from rolloutfleet_operator.policy.observed import READY_WITHIN, ObservedDeployment, ObservedFleet, SlotRequest, text_of
 from rolloutfleet_operator.policy.reasons import CurrentAction, EventReason
-
-LOADED_WITHIN: Final = 7200.0
-"""Seconds that an engine has to fetch and load its weights; its start-up probe goes by it."""
+from rolloutfleet_operator.policy.rollout import CANT_START
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +36,8 @@ class Update:
     """It has another one, and keeps it until that is asked for."""
     since: float | None = None
     """When its pods began to be replaced; None where they are not being."""
+    refused: bool = False
+    """It was refused a moment ago, and is not tried again yet."""
     holds_slot: bool = False
 
     @property
@@ -93,28 +92,31 @@ def _update(
         return update  # nothing runs
     if deployment.outdated:
         due = _is_due(deployment, part, spec, observed)
-        # Where none of its pods serves, nobody loses anything by it.
-        update = replace(update, apply=due and deployment.ready == 0, due=due, available=not due)
+        # Where none of its pods ever ran, nobody loses anything by it.
+        ran = not deployment.pods or any(not pod.never_ran for pod in deployment.pods)
+        update = replace(update, apply=not ran, due=due, available=not due)
+        if deployment.refused:
+            return replace(update, apply=False, refused=True)
     since = deployment.updating_since
-    if since is None or (not deployment.outdated and deployment.is_complete(replicas)):
+    if since is None or (not update.due and deployment.is_complete(replicas)):
         return update
     # Of a template that is corrected in the middle of its roll no more pods are away than there are already.
     goes_on = replace(update, apply=update.apply or update.due, since=now if update.due else since)
-    return replace(goes_on, holds_slot=not _is_stuck(deployment, part, now))
+    return replace(goes_on, holds_slot=not _is_stuck(deployment, replicas, now))
 
 
 def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed: ObservedFleet) -> bool:
     asked = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
-    if asked or deployment.key_changed:
-        return True
+    if asked or deployment.key_changed or (part == "gateway" and deployment.part_changed):
+        return True  # a gateway with another key, or before other engines, is of no use
     return spec.update_policy == "Automatic" and (part == "gateway" or deployment.part_changed)
 
 
-def _is_stuck(deployment: ObservedDeployment, part: str, now: float) -> bool:
-    """Whether time alone won't end it: then it gives its slot up."""
-    patience = READY_WITHIN if part == "gateway" else LOADED_WITHIN
+def _is_stuck(deployment: ObservedDeployment, replicas: int, now: float) -> bool:
+    """Whether it has had its time, or has a pod that time alone won't start: then it gives its slot up, for good."""
+    patience = READY_WITHIN * (replicas + 1)
     late = deployment.updating_since is not None and now - deployment.updating_since > patience
-    return late or any(True for _ in problems.of_deployment(deployment, now))
+    return late or any(pod.container.waiting in CANT_START for pod in deployment.pods)
 
 
 def admit(
@@ -125,7 +127,7 @@ def admit(
     `held` are the slots of the operator that restarts of this fleet's proxies take, and `down` its proxies that do not
     serve.
     """
-    waiting = next((each for each in updates if each.waits), None)
+    waiting = next((each for each in updates if each.waits and not each.refused), None)
     rolling = sum(each.holds_slot for each in updates)
     if waiting is None or spec.suspend:
         return UpdateAdmission(updates=updates)

@@ -35,13 +35,23 @@ def noted(manifest: Manifest, part: object) -> Manifest:
 def kept(manifest: Manifest, live: Manifest) -> Manifest:
     """With the template that the live one was given, and the notes of that.
 
-    One that an operator without these notes made has its template as the API server shows it, and stays without notes.
+    One that an operator without these notes made has its template as the API server shows it, and is taken to have been
+    given it for the spec as it is now.
     """
-    notes = {name: text for name in (TEMPLATE, TEMPLATE_HASH, PART_HASH) if (text := note(live, name)) is not None}
-    given = notes.get(TEMPLATE)
-    template = live["spec"]["template"] if given is None else json.loads(given)
-    made = _with_notes(manifest, {TEMPLATE: None, TEMPLATE_HASH: None, PART_HASH: None, **notes})
-    return {**made, "spec": {**made["spec"], "template": template}}
+    given = _read(note(live, TEMPLATE))
+    notes = {name: None if given is None else note(live, name) for name in (TEMPLATE, TEMPLATE_HASH)}
+    part = note(live, PART_HASH) or note(manifest, PART_HASH)
+    made = _with_notes(manifest, {**notes, PART_HASH: part})
+    return {**made, "spec": {**made["spec"], "template": given or live["spec"]["template"]}}
+
+
+def _read(text: str | None) -> Manifest | None:
+    """None also for what somebody else has written there."""
+    try:
+        read = None if text is None else json.loads(text)
+    except ValueError:
+        return None
+    return read if isinstance(read, dict) else None
 
 
 def updating(manifest: Manifest, since: str | None) -> Manifest:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, now
 from tests.unit.operator.cluster.fleets import CHILDREN, OPERATOR
 from tests.unit.operator.cluster.operating import FleetThere, operating
 from tests.waiting import comes_true
@@ -19,7 +19,7 @@ from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
-from rolloutfleet_operator.cluster.reconciler import Reconciler
+from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
@@ -234,6 +234,38 @@ async def test_another_operators_defaults_change_the_gateway_at_once_and_engines
         await comes_true(lambda: fleet.condition("UpdateAvailable")["status"] == "False")
 
 
+async def test_a_template_that_is_refused_is_tried_now_and_then_and_takes_no_slot(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    fleet.apply(disruption={"maxUnavailable": 2})
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+    for name in ("math-gateway", "math-engine"):
+        there = copy.deepcopy(fleet.child("Deployment", name))
+        counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
+        server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
+    asked: list[float] = []
+
+    def refuse(method: str, place: Place, body: Any) -> None:
+        if (method, place.kind) == ("apply", "Deployment") and "engine:2" in json.dumps(body["spec"]):
+            asked.append(now())
+            raise Refusal(422, "Invalid", "no such thing")
+
+    server.refusing.append(refuse)
+    later = OPERATOR.model_copy(update={"simulated_engine_image": "engine:2"})
+    fleet.apply(disruption={"maxUnavailable": 2}, restart={"id": "now"})
+    async with operating(server, later) as operator:
+        await comes_true(lambda: "ChildRefused" in fleet.problems())
+        before = len(asked)
+        await asyncio.sleep(REFUSED_FOR / 2)
+        assert len(asked) == before, "not at every pass"
+        assert operator.shared.slots.held == 0 and "ChildRefused" in fleet.problems()
+        assert fleet.status["restart"].get("observedID") is None
+        server.refusing.clear()
+        await asyncio.sleep(REFUSED_FOR)
+        await comes_true(lambda: "engine:2" in json.dumps(fleet.child("Deployment", "math-engine")["spec"]))
+
+
 async def test_an_engine_made_by_an_earlier_release_is_left_as_it_is(server: ApiServer, fleet: FleetThere) -> None:
     """That wrote no note of what it had given."""
     async with operating(server):
@@ -247,6 +279,10 @@ async def test_an_engine_made_by_an_earlier_release_is_left_as_it_is(server: Api
     async with operating(server):
         await comes_true(lambda: fleet.condition("UpdateAvailable").get("status") == "True")
         assert fleet.child("Deployment", "math-engine")["spec"]["template"] == template
+        server.put(made := copy.deepcopy(fleet.child("Deployment", "math-engine")))
+        fleet.apply(engine={"gpus": 0, "simulated": {"latency": 1}}, disruption={"maxUnavailable": 2})
+        await comes_true(lambda: fleet.child("Deployment", "math-engine")["spec"]["template"] != template)
+        assert made["spec"]["template"] == template, "an edit of its own part is due nevertheless"
 
 
 async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiServer, fleet: FleetThere) -> None:

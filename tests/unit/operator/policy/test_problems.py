@@ -193,6 +193,20 @@ def test_ready_waits_for_a_claim_that_grows() -> None:
     assert claim.name in said["Ready"].message and said["Progressing"].status == "True"
 
 
+def test_a_claim_that_scaling_down_left_is_no_problem() -> None:
+    left = ObservedClaim(name="state-math-proxy-2", ordinal=2, bound=True, growing=True, message="no file system yet")
+    said = status(SPEC, seen := replace(SEEN, claims=(left,)), decide(SPEC, seen, NOW), NOW)
+    assert said.problems == [] and said.conditions[0].status == "True"
+
+
+def test_a_gateway_that_ends_with_its_lost_node_and_was_replaced_is_no_problem() -> None:
+    ends = ObservedOtherPod(name="math-gateway-x", created=NOW - 900, node_lost=True, terminating_since=NOW - 5)
+    assert SEEN.gateway.deployment is not None
+    pods = (*SEEN.gateway.deployment.pods, ends)
+    gateway = replace(SEEN.gateway, deployment=replace(SEEN.gateway.deployment, pods=pods))
+    assert found(replace(SEEN, gateway=gateway)) == []
+
+
 def test_a_claim_is_pending_when_its_provisioner_has_had_time_and_says_nothing() -> None:
     asked = ObservedClaim(name="state-math-proxy-0", ordinal=0, bound=False, created=NOW, provisioner="csi.example.com")
     observed = replace(down(ObservedContainer()), claims=(asked,))

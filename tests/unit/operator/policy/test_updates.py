@@ -7,8 +7,8 @@ from tests.unit.operator.policy.executor import Faults, Operator, settle
 from tests.unit.operator.policy.fleets import condition, fleet
 from tests.unit.operator.policy.world import World
 
+from rolloutfleet_operator.policy.observed import READY_WITHIN
 from rolloutfleet_operator.policy.reasons import EventReason
-from rolloutfleet_operator.policy.updates import LOADED_WITHIN
 
 
 def at_rest(**spec: Any) -> tuple[World, Operator]:
@@ -142,7 +142,7 @@ def test_an_update_that_is_stuck_gives_its_slot_up_and_a_corrected_one_goes_on()
     assert given(other)[0] == "t1", "it waits for the slot"
     current = other.status.current
     assert current is not None and (current.action, current.waiting_for) == ("GatewayUpdate", "slot")
-    stuck.tick(LOADED_WITHIN)
+    stuck.tick(2 * READY_WITHIN)
     for _ in range(10):
         operator.run(stuck)
         operator.run(other)
@@ -157,16 +157,50 @@ def test_an_update_that_is_stuck_gives_its_slot_up_and_a_corrected_one_goes_on()
     assert condition(stuck) == ("True", "Serving")
 
 
-def test_one_of_which_no_pod_serves_is_updated_without_a_slot() -> None:
-    world, operator = at_rest()
-    gateway, proxy = world.deployments["gateway"], world.pods["math-proxy-0"]
-    gateway.templates.clear()
-    gateway.stuck = True
+def test_one_of_which_no_pod_ever_ran_is_updated_without_a_slot_and_unasked() -> None:
+    """Its image can't be pulled, say, and the operator's default is corrected."""
+    world, operator = at_rest(updatePolicy="OnRequest")
+    engine, proxy = world.deployments["engine"], world.pods["math-proxy-0"]
+    engine.templates.clear()
+    engine.stuck = True
     proxy.node_lost = True
     world.tick(5.0)
-    upgrade(world, "gateway")
+    upgrade(world, "engine")
     operator.run(world)
-    assert given(world)[0] == "t2"
+    assert given(world)[1] == "t2"
+
+
+def test_a_roll_ends_though_another_template_comes_that_is_not_due() -> None:
+    world, operator = at_rest(engine={"replicas": 2})
+    upgrade(world, "engine")
+    world.deployments["engine"].part_changed = True
+    operator.run(world)
+    world.tick(2.0)
+    world.deployments["engine"].wanted = "t3"
+    settle([world], operator, passes=100)
+    assert given(world)[1] == "t2" and world.deployments["engine"].since is None
+    assert condition(world) == ("True", "Serving")
+    assert condition(world, "UpdateAvailable") == ("True", "UpdateWaits")
+
+
+def test_a_template_that_is_corrected_in_a_roll_that_was_asked_for_is_part_of_that() -> None:
+    world, operator = at_rest(updatePolicy="OnRequest")
+    upgrade(world, "engine")
+    world.edit(restart="now")
+    for _ in range(40):
+        operator.run(world)
+        world.tick(5.0)
+        if given(world)[1] == "t2":
+            break
+    world.deployments["engine"].stuck = True
+    operator.run(world)
+    assert world.status.restart.observed_id is None
+    world.deployments["engine"].wanted = "t3"
+    operator.run(world)
+    assert given(world)[1] == "t3"
+    world.deployments["engine"].stuck = False
+    settle([world], operator, passes=100)
+    assert world.status.restart.observed_id == "now"
 
 
 @pytest.mark.parametrize("cut", ["before the status", "after the status", "after the children"])
