@@ -21,6 +21,7 @@ PROBES: dict[str, Any] = {
     "images.pullSecrets": [{"name": "login"}],
     "watchNamespace": "somewhere",
     "maxConcurrentDisruptions": 7,
+    "replicas": 3,
     "log.format": "plain",
     "log.level": "debug",
     "metrics.podMonitor.interval": "77s",
