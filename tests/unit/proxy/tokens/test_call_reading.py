@@ -59,7 +59,8 @@ def test_values_that_a_format_writes_are_read(models: Path, name: str) -> None:
         expected = value
         if isinstance(calls, SpelledCalls):  # `12` and "12" are written alike
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            expected = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters))
+            words = calls.python_words
+            expected = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters, python_words=words))
         read = json.loads(arguments_read(model, args, output))["v"]
         assert (read, type(read)) == (expected, type(expected))
 
