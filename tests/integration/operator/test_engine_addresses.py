@@ -99,7 +99,7 @@ def test_an_address_that_became_another_fleets_gets_no_call(tmp_path: Path) -> N
         gateway.resolve("127.0.0.1")
         with gateway.running():
             gateway.resolve()
-            until(lambda: gateway.workers() == set())
+            until(lambda: gateway.workers() == set(), seconds=START)
             before = calls(engine)
             assert gateway.status() in (404, 503)
             assert calls(engine) == before > 0
