@@ -51,8 +51,8 @@ class Absences:
     One that was never found is not counted: it is new, or the name service is not the one that it should be.
     """
 
-    def __init__(self) -> None:
-        self._known: frozenset[str] = frozenset()
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
         self._missed: dict[str, int] = {}
 
     def gone(self, listed: frozenset[str], found: frozenset[str] | None) -> frozenset[str]:
@@ -95,9 +95,9 @@ def _urls(answer: bytes) -> Iterator[tuple[str, str]]:
         raise ValueError("that is no list of workers") from None
 
 
-def let_go(host: str, port: int, gateway: Gateway) -> None:
+def let_go(host: str, port: int, gateway: Gateway, known: frozenset[str]) -> None:
     """Look and look again; what can't be done now is due at the next look."""
-    absences = Absences()
+    absences = Absences(known)
     while True:
         time.sleep(LOOK)
         try:
@@ -117,7 +117,7 @@ def main() -> None:
     if os.fork() == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            let_go(host, int(port), Gateway(url, Path(key)))
+            let_go(host, int(port), Gateway(url, Path(key)), found)
         os._exit(0)
     os.execvp(command[0], [*command, *(["--worker-urls", *sorted(found)] if found else [])])
 

@@ -37,7 +37,7 @@ def test_a_name_that_is_not_there_is_told_from_a_service_that_does_not_answer(mo
 
 
 def test_a_new_engine_that_was_never_found_is_kept() -> None:
-    absences = Absences()
+    absences = Absences(frozenset())
     assert [absences.gone(frozenset("a"), frozenset()) for _ in range(3 * GONE)] == [frozenset()] * 3 * GONE
 
 
@@ -45,7 +45,8 @@ def test_a_new_engine_that_was_never_found_is_kept() -> None:
 def test_an_engine_is_let_go_of_when_so_many_answers_in_a_row_lack_it_and_not_before(
     looks: list[tuple[frozenset[str], frozenset[str] | None]],
 ) -> None:
-    absences, missed, known = Absences(), dict.fromkeys("abc", 0), frozenset[str]()
+    known = frozenset("a")
+    absences, missed = Absences(known), dict.fromkeys("abc", 0)
     for listed, found in looks:
         gone = absences.gone(listed, found)
         if found is not None:
