@@ -11,12 +11,11 @@ from rolloutfleet_operator.cluster.children.pods import (
     INIT,
     TMP,
     Manifest,
-    container_of,
     deployment_of,
     get,
     leave_lost_nodes_soon,
     pod_template,
-    request_least,
+    set_default_requests,
 )
 from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.templates import noted
@@ -49,7 +48,7 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, _SHM, ENGINE_KEY.name)))
     merged = merge(template, engine.pod_template, path=PATH, fixed=fixed)
     cpu, memory = ("50m", "192Mi") if simulated else ("1", "4Gi")
-    request_least(container_of(merged, CONTAINER), cpu=cpu, memory=memory)
+    set_default_requests(merged, CONTAINER, cpu=cpu, memory=memory)
     # There may be no GPU to spare for an engine more.
     made = deployment_of(
         fleet,

@@ -37,7 +37,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
         pod["volumes"].append(ENGINE_KEY.volume(spec.api_key_secret))
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name)))
     merged = merge(template, spec.pod_template, path=PATH, fixed=fixed)
-    pods.request_least(pods.container_of(merged, CONTAINER), cpu="100m", memory="128Mi")
+    pods.set_default_requests(merged, CONTAINER, cpu="100m", memory="128Mi")
     # The next one serves before the last one goes.
     made = pods.deployment_of(
         fleet,

@@ -101,17 +101,17 @@ def leave_lost_nodes_soon(spec: Manifest) -> None:
 
 
 def container_of(template: Manifest, name: str) -> Manifest:
-    """The container of that name, which there is."""
+    """The container of that name; the template must have one."""
     found: Manifest = next(each for each in template["spec"]["containers"] if each["name"] == name)
     return found
 
 
-def request_least(container: Manifest, **least: str) -> None:
-    """Request so much of what the container neither requests nor limits, so that it is not the first to go from a full
-    node."""
-    said = container.setdefault("resources", {})
+def set_default_requests(template: Manifest, container: str, **defaults: str) -> None:
+    """Request so much of what that container neither requests nor limits, so that it is not the first to be evicted from
+    a full node."""
+    said = container_of(template, container).setdefault("resources", {})
     named = {*(said.get("requests") or {}), *(said.get("limits") or {})}
-    more = {name: amount for name, amount in least.items() if name not in named}
+    more = {name: amount for name, amount in defaults.items() if name not in named}
     if more:
         said["requests"] = {**(said.get("requests") or {}), **more}
 

@@ -20,8 +20,8 @@ from rolloutfleet_operator.cluster.children.pods import (
     get,
     place,
     pod_template,
-    request_least,
     resources,
+    set_default_requests,
 )
 from rolloutfleet_operator.cluster.children.secret import ADMIN_KEYS, CONTROL_KEY, ENGINE_KEY
 from rolloutfleet_operator.cluster.settings import OperatorSettings
@@ -90,7 +90,7 @@ def template(fleet: Fleet, operator: OperatorSettings, settings: ProxySettings) 
     place(made["spec"], spec.proxies.node_selector, spec.proxies.tolerations)
     merged = merge(made, spec.proxies.pod_template, path=PATH, fixed=_fixed(settings))
     merged["metadata"]["annotations"][names.TEMPLATE_HASH] = _template_hash(merged, spec)
-    request_least(container_of(merged, CONTAINER), cpu="100m")  # which makes no pod outdated either
+    set_default_requests(merged, CONTAINER, cpu="100m")  # which makes no pod outdated either
     if spec.restart is not None:
         # Beside the hash: that a restart was asked for makes nothing outdated, and a new pod needs none.
         merged["metadata"]["annotations"][RESTART_NOTE] = spec.restart.id
@@ -151,7 +151,7 @@ def _template_hash(template: Manifest, spec: FleetSpec) -> str:
     Replicas and versions are not part of a pod's template.
     """
     hashed, asked = copy.deepcopy(template), spec.proxies.resources
-    container = next(each for each in hashed["spec"]["containers"] if each["name"] == CONTAINER)
+    container = container_of(hashed, CONTAINER)
     for name, amounts in (("limits", asked.limits), ("requests", asked.requests)):
         if "memory" not in amounts:
             container.get("resources", {}).get(name, {}).pop("memory", None)
