@@ -11,7 +11,7 @@ from rolloutfleet_operator.cluster.children import engines as engine_children
 from rolloutfleet_operator.cluster.children import gateway as gateway_children
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import templates
-from rolloutfleet_operator.cluster.children.names import CONTROL_KEY_HASH, TEMPLATE_HASH
+from rolloutfleet_operator.cluster.children.names import TEMPLATE_HASH
 from rolloutfleet_operator.policy.observed import (
     GROUP,
     NO_RUN,
@@ -226,17 +226,11 @@ def deployment(
         as_asked=wanted is not None and (carries(found, wanted) or carries(found, templates.kept(wanted, found))),
         outdated=wanted is not None and templates.is_outdated(found, wanted),
         part_changed=wanted is not None and templates.part_differs(found, wanted),
-        key_changed=wanted is not None and _key_hash(found) != _key_hash(wanted),
+        key_changed=wanted is not None and templates.control_key_of(found) != templates.control_key_of(wanted),
         updating_since=_time(templates.note(found, templates.UPDATING_SINCE)),
         failed_create=_condition(status, "ReplicaFailure").get("message", "") if failed else "",
         pods=tuple(_other_pod(pod, lost) for pod in pods),
     )
-
-
-def _key_hash(deployment: Object) -> str | None:
-    annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
-    found: str | None = annotations.get(CONTROL_KEY_HASH)
-    return found
 
 
 def _other_pod(pod: Object, lost: frozenset[str]) -> ObservedOtherPod:
@@ -250,9 +244,7 @@ def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
     alive = (
         pod
         for pod in pods
-        if "deletionTimestamp" not in pod["metadata"]
-        and pod.get("status", {}).get("podIP")
-        and pod["status"].get("phase") not in ("Succeeded", "Failed")
+        if "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("podIP") and not has_ended(pod)
     )
     return tuple(sorted(f"http://{_host(pod['status']['podIP'])}:{port}" for pod in alive))
 
@@ -260,6 +252,11 @@ def engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
 def ready_engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
     """Of these, the ones whose pods are ready."""
     return engine_urls(filter(is_ready, pods), port)
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether it will never run again, though it is still there: evicted, or ended with its node."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _host(address: str) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from typing import Any, Final, Self
 
 import msgspec
@@ -118,17 +119,13 @@ def _sorted(fleet: Fleet, found: Found) -> FleetObjects:
     return FleetObjects(
         children=children,
         proxies=tuple(pod for pod in _of(ours, Component.PROXY) if owned(pod, uid)),
-        gateways=tuple(filter(_goes_on, _of(ours, Component.GATEWAY))),
-        managed=tuple(filter(_goes_on, _of(ours, Component.ENGINE))),
+        # A Deployment has another pod in the place of one that has ended.
+        gateways=tuple(filterfalse(observe.has_ended, _of(ours, Component.GATEWAY))),
+        managed=tuple(filterfalse(observe.has_ended, _of(ours, Component.ENGINE))),
         claims=tuple(
             each for each in found["PersistentVolumeClaim"] if each["metadata"]["name"].startswith(fleet.claims)
         ),
     )
-
-
-def _goes_on(pod: Object) -> bool:
-    """A pod that was evicted, or ended with its node, is still there, and its Deployment has another."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, found: Found) -> FleetObjects:

@@ -448,8 +448,8 @@ def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings, control_
     """
     replicas = deployment["spec"]["replicas"]
     counts = every.Replicas(proxies=0, gateways=replicas, engines=replicas)
-    there = (deployment["spec"]["template"]["metadata"].get("annotations") or {}).get(names.CONTROL_KEY_HASH, "")
-    parts = every.workloads(fleet, operator, None, counts, None, there if control_key is None else control_key)
+    key = (templates.control_key_of(deployment) or "") if control_key is None else control_key
+    parts = every.workloads(fleet, operator, None, counts, None, key)
     part = next(each for each in parts if (each.kind, each.name) == identity(deployment))
     try:
         return templates.updating(part.make(), templates.note(deployment, templates.UPDATING_SINCE))

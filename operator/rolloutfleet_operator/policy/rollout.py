@@ -43,10 +43,15 @@ class Roll:
         return 0 < len(self.outdated) < len(self.members)
 
 
+def is_unanswered(spec: FleetSpec, observed: ObservedFleet) -> bool:
+    """Whether a restart is asked for by an id that was not answered yet."""
+    return spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
+
+
 def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod, ...], now: float) -> Roll:
     """`members` are the pods that the spec asks for, by ordinal."""
     asked = None if spec.restart is None else spec.restart.id
-    unanswered = asked not in (None, observed.status.restart.observed_id)
+    unanswered = is_unanswered(spec, observed)
     # A pod says itself that it has had that restart: it got the id with its template, or when its proxy had booted.
     restart_pending = tuple(pod for pod in members if unanswered and pod.notes.get(RESTART_NOTE) != asked)
     outdated = tuple(pod for pod in members if pod.template_hash != observed.template_hash)

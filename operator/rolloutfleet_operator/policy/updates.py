@@ -15,7 +15,7 @@ from rolloutfleet_operator.policy import causes, slots
 from rolloutfleet_operator.policy.actions import EmitEvent
 from rolloutfleet_operator.policy.observed import READY_WITHIN, ObservedDeployment, ObservedFleet, SlotRequest, text_of
 from rolloutfleet_operator.policy.reasons import CurrentAction, EventReason
-from rolloutfleet_operator.policy.rollout import CANT_START
+from rolloutfleet_operator.policy.rollout import CANT_START, is_unanswered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,7 @@ def _update(
 
 
 def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed: ObservedFleet) -> bool:
-    asked = spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
-    if asked or deployment.key_changed or (part == "gateway" and deployment.part_changed):
+    if is_unanswered(spec, observed) or deployment.key_changed or (part == "gateway" and deployment.part_changed):
         return True  # a gateway with another key, or before other engines, is of no use
     return spec.update_policy == "Automatic" and (part == "gateway" or deployment.part_changed)
 

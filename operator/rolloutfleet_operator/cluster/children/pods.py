@@ -107,8 +107,7 @@ def container_of(template: Manifest, name: str) -> Manifest:
 
 
 def set_default_requests(template: Manifest, container: str, **defaults: str) -> None:
-    """Request so much of what that container neither requests nor limits, so that it is not the first to be evicted from
-    a full node."""
+    """Request these amounts of what that container neither requests nor limits, so that it is not evicted first."""
     said = container_of(template, container).setdefault("resources", {})
     named = {*(said.get("requests") or {}), *(said.get("limits") or {})}
     more = {name: amount for name, amount in defaults.items() if name not in named}

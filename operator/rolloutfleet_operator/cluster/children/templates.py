@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rolloutfleet_operator.cluster.children.hashes import content_hash
-from rolloutfleet_operator.cluster.children.names import TEMPLATE_HASH
+from rolloutfleet_operator.cluster.children.names import CONTROL_KEY_HASH, TEMPLATE_HASH
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.policy.observed import GROUP
 
@@ -63,6 +63,11 @@ def note(of: Manifest, name: str) -> str | None:
     """An annotation; None where there is none."""
     found: str | None = (of["metadata"].get("annotations") or {}).get(name)
     return found
+
+
+def control_key_of(deployment: Manifest) -> str | None:
+    """The hash of the key of the control plane that its pods were given."""
+    return note(deployment["spec"]["template"], CONTROL_KEY_HASH)
 
 
 def is_outdated(live: Manifest, wanted: Manifest) -> bool:
