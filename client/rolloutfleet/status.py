@@ -146,9 +146,9 @@ class StoreStatus(StatusModel):
     id: str
     """Made with the store."""
     lost: int = 0
-    """How often it was found to be another one: what had been in the one before is lost."""
+    """Times that it was found to be another one: what had been in the one before is lost."""
     lost_at: str | None = None
-    """When it was last found so."""
+    """Time of the last loss."""
 
 
 class ConditionStatus(StatusModel):

@@ -163,7 +163,7 @@ class Values(ValuesModel):
     watch_namespace: Namespace = ""
     """The only namespace that the operator serves and has rights in; by default every namespace."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 2
-    """How many operators there are. One acts; another takes its place when it ends, or is silent for 15 s."""
+    """Number of operators. One acts; another takes its place when it ends, or is silent for 15 s."""
     max_concurrent_disruptions: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many proxies of all fleets together the operator may take down at once."""
     cluster_domain: Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = "cluster.local"

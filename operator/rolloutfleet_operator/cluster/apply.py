@@ -59,7 +59,7 @@ class Outcome:
     changed: list[str] = field(default_factory=list)
     """What was written, for the log."""
     refused: dict[Id, Problem] = field(default_factory=dict)
-    """What the API server refused, and why; it is among the problems, too."""
+    """Children that the API server refused, and why; it is among the problems, too."""
     again_at: float | None = None
     """When a child that is fought over is to be looked at again."""
 

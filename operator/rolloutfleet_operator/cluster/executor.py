@@ -107,7 +107,7 @@ class Executor:
             await self._write(event(fleet, emitted, each, now))
 
     async def _write(self, event: Object) -> None:
-        """What was said before, of the same object in the same words, is counted up."""
+        """Create an Event, or count up the one that says the same of the same object."""
         meta = event["metadata"]
         try:
             await self.api.create("Event", meta["namespace"], event)

@@ -358,7 +358,7 @@ class Reconciler:
         return replace(seen, refused=keyless or self._was_refused(name, wanted))
 
     def _was_refused(self, name: str, wanted: Object) -> bool:
-        """Whether that was so a moment ago; of another template nothing is known."""
+        """True for REFUSED_FOR seconds after the API server refused that template."""
         refused = self._refused.get(name)
         if refused is None:
             return False
@@ -425,7 +425,7 @@ def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list
 
 
 def _settled(made: Object, live: Object | None, update: Update) -> Object:
-    """That Deployment as it is to be applied now; other manifests as they are."""
+    """The manifest as it is to be applied now, if it is that Deployment's; others as they are."""
     if identity(made) != ("Deployment", update.name):
         return made
     if live is not None and not update.apply:

@@ -105,7 +105,7 @@ def test_an_address_that_became_another_fleets_gets_no_call(tmp_path: Path) -> N
             assert calls(engine) == before > 0
 
 
-def test_what_looks_up_engines_ends_with_its_gateway(tmp_path: Path) -> None:
+def test_the_lookup_of_engines_ends_with_its_gateway(tmp_path: Path) -> None:
     with running_engine(EngineOptions()) as engine:
         gateway = Gateway(tmp_path, int(engine.url.rpartition(":")[2]))
         gateway.resolve("127.0.0.1")

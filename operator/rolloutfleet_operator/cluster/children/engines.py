@@ -63,7 +63,7 @@ def deployment(fleet: Fleet, engine: EngineSpec, operator: OperatorSettings, *, 
 
 
 def _part(fleet: Fleet, engine: EngineSpec) -> Manifest:
-    """What of the spec is the engines' own; a default that a later release has is left out until somebody sets it."""
+    """The engines' own part of the spec; a default that a later release has is left out until somebody sets it."""
     spec = fleet.spec
     own = engine.model_dump(mode="json", exclude_defaults=True, exclude={"replicas"})
     pull, key = list(spec.image_pull_secrets), spec.gateway.api_key_secret

@@ -110,7 +110,7 @@ def gateway_service(fleet: Fleet) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class EngineSource:
-    """Which pods are engines of the fleet, its own or others'."""
+    """The labels and port of the pods that are engines of the fleet, its own or others'."""
 
     labels: Mapping[str, str]
     port: int

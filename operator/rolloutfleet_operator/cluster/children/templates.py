@@ -71,12 +71,12 @@ def control_key_of(deployment: Manifest) -> str | None:
 
 
 def is_outdated(live: Manifest, wanted: Manifest) -> bool:
-    """Whether it was given another template, as far as is known."""
+    """True where it was given another template, as far as is known."""
     return note(live, TEMPLATE_HASH) != note(wanted, TEMPLATE_HASH)
 
 
 def part_differs(live: Manifest, wanted: Manifest) -> bool:
-    """Whether its own part of the spec is known to have changed since it was given its template."""
+    """True where its own part of the spec is known to have changed since it was given its template."""
     return note(live, PART_HASH) not in (None, note(wanted, PART_HASH))
 
 

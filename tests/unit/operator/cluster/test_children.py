@@ -364,7 +364,7 @@ def test_every_container_requests_processor_and_memory_unless_the_fleet_says_how
         assert container_of(children, *workload)["resources"]["requests"]["cpu"] == "3"
 
 
-def test_what_is_limited_is_requested_as_kubernetes_does_and_not_less() -> None:
+def test_a_limited_resource_gets_no_smaller_request() -> None:
     limited = {"limits": {"cpu": "2", "memory": "2Gi"}}
     template = {"spec": {"containers": [{"name": "engine", "resources": limited}]}}
     children = made(fleet_of(gateway={"resources": limited}, engine={"gpus": 0, "podTemplate": template}))

@@ -308,7 +308,7 @@ def test_it_is_stalled_by_what_time_alone_does_not_mend(reason: ProblemReason, s
     assert (said.status, said.reason) == (("True", reason.value) if stalled else ("False", "NotStalled"))
 
 
-def test_what_is_wrong_with_a_pod_that_leaves_is_no_reason_to_be_unready() -> None:
+def test_a_problem_of_a_pod_that_leaves_leaves_the_fleet_ready() -> None:
     leaving = replace(FIRST, name="math-proxy-2", uid="u9", ordinal=2)
     assert SEEN.workload is not None
     observed = replace(SEEN, pods=(*SEEN.pods, leaving), workload=replace(SEEN.workload, replicas=3))

@@ -214,7 +214,7 @@ def test_an_operator_that_dies_in_an_update_is_followed_by_one_that_goes_on(cut:
     assert world.status.restart.observed_id == "now"
 
 
-def test_what_does_not_run_gets_the_newest_template_at_once() -> None:
+def test_a_suspended_deployment_gets_the_newest_template_at_once() -> None:
     world, operator = at_rest(updatePolicy="OnRequest")
     world.edit(suspend=True)
     settle([world], operator, passes=200)
