@@ -183,6 +183,13 @@ class FleetThere:
         meta = {**there["metadata"], "managedFields": managers}
         self._server.put({**there, "metadata": meta, "spec": {**there["spec"], **spec}})
 
+    def roll_out(self) -> None:
+        """As the controller of Deployments does: all pods that are asked for are there, new and ready."""
+        for name in ("math-gateway", "math-engine"):
+            there = copy.deepcopy(self.child("Deployment", name))
+            counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
+            self._server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
+
     def settings(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.child("ConfigMap", "math-settings")["data"]["settings.json"])
         return found

@@ -205,13 +205,6 @@ async def test_another_operators_defaults_change_the_gateway_at_once_and_engines
         (container,) = fleet.child("Deployment", f"math-{part}")["spec"]["template"]["spec"]["containers"]
         return str(container["image"])
 
-    def roll_out() -> None:
-        """As the controller of Deployments does."""
-        for name in ("math-gateway", "math-engine"):
-            there = copy.deepcopy(fleet.child("Deployment", name))
-            counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
-            server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
-
     def updating() -> list[str]:
         made = (fleet.child("Deployment", f"math-{part}") for part in ("gateway", "engine"))
         return [each["metadata"]["name"] for each in made if UPDATING_SINCE in each["metadata"]["annotations"]]
@@ -219,18 +212,18 @@ async def test_another_operators_defaults_change_the_gateway_at_once_and_engines
     fleet.apply(disruption={"maxUnavailable": 2})  # one proxy is missing
     async with operating(server):
         await comes_true(lambda: fleet.children() == CHILDREN)
-    roll_out()
+    fleet.roll_out()
     engines = fleet.child("Deployment", "math-engine")["metadata"]["generation"]
     later = OPERATOR.model_copy(update={"gateway_image": "gateway:2", "simulated_engine_image": "engine:2"})
     async with operating(server, later):
         await comes_true(lambda: image("gateway") == "gateway:2")
-        roll_out()
+        fleet.roll_out()
         await comes_true(lambda: updating() == [] and fleet.condition("UpdateAvailable")["status"] == "True")
         now = fleet.child("Deployment", "math-engine")["metadata"]["generation"]
         assert (image("engine"), now) == ("engine:1", engines)
         fleet.apply(disruption={"maxUnavailable": 2}, restart={"id": "now"})
         await comes_true(lambda: image("engine") == "engine:2")
-        roll_out()
+        fleet.roll_out()
         await comes_true(lambda: fleet.condition("UpdateAvailable")["status"] == "False")
 
 
@@ -240,10 +233,7 @@ async def test_a_template_that_is_refused_is_tried_now_and_then_and_takes_no_slo
     fleet.apply(disruption={"maxUnavailable": 2})
     async with operating(server):
         await comes_true(lambda: fleet.children() == CHILDREN)
-    for name in ("math-gateway", "math-engine"):
-        there = copy.deepcopy(fleet.child("Deployment", name))
-        counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
-        server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
+    fleet.roll_out()
     asked: list[float] = []
 
     def refuse(method: str, place: Place, body: Any) -> None:
