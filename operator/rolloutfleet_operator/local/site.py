@@ -67,9 +67,13 @@ class StateFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.logs.mkdir(exist_ok=True)
             self.settings.mkdir(exist_ok=True)
-            for ours in (self.logs, self.settings, *(self.path / each for each in ("proxies", "dumps", "kept"))):
+            ours = [self.logs, self.settings, *(self.path / each for each in ("proxies", "dumps", "kept"))]
+            # Of an earlier release. One that is used for the first time may be somebody's folder for other things, too.
+            if self.admin_key.exists():
+                ours.append(self.path)
+            for folder in ours:
                 with contextlib.suppress(FileNotFoundError):
-                    ours.chmod(0o700)
+                    folder.chmod(0o700)
             for key in (self.admin_key, self.gateway_key, self.engine_key):
                 _make_key(key)
         except OSError as error:
