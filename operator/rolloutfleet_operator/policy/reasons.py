@@ -118,6 +118,7 @@ Ready. Most have a condition of their own, and a pod that is not ready makes the
 NEEDS_SOMEBODY: Final = frozenset(
     (
         ProblemReason.SPEC_INVALID,
+        ProblemReason.PASS_FAILED,
         ProblemReason.TEMPLATE_INVALID,
         ProblemReason.SETTINGS_INVALID,
         ProblemReason.PERMISSION_DENIED,

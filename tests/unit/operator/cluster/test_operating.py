@@ -447,6 +447,7 @@ async def test_a_pass_that_ends_in_an_error_is_said_of_its_fleet_and_the_others_
         await comes_true(lambda: fleet.condition().get("reason") == "PassFailed")
         assert "RuntimeError: no such thing" in fleet.problems()["PassFailed"]
         assert fleet.condition("Progressing")["status"] == "False"
+        assert fleet.condition("Stalled")["status"] == "True"
         await comes_true(lambda: "StatefulSet/other-proxy" in other.children())
         assert "StatefulSet/math-proxy" not in fleet.children()
         broken.clear()
