@@ -82,7 +82,7 @@ class Admission:
         except TimeoutError:
             self.manager.on_dequeued(sessions)
             raise TookTooLong(
-                f"no room for {sessions} sessions within {timeout:g} s: {self._described()}{self._advice()}"
+                f"no room for {_counted(sessions)} within {timeout:g} s: {self._described()}{self._advice()}"
             ) from None
         except BaseException:
             self.manager.on_dequeued(sessions)
@@ -115,7 +115,7 @@ class Admission:
         return (
             f"version {version}, {counts.running} running, {counts.accepted} accepted, "
             f"capacity {self.manager.capacity(version)}"
-        ) + (f"; {earlier} sessions of earlier runs are open" if earlier else "")
+        ) + (f"; {_counted(earlier)} of earlier runs {'is' if earlier == 1 else 'are'} open" if earlier else "")
 
     def _advice(self) -> str:
         if not self.slots.adopted_running():
@@ -203,6 +203,10 @@ class Admission:
         outage = self._proxies.outages.get(ordinal)
         too_long = outage is not None and self._proxies.clock() - outage.since >= self._lost_after
         return too_long or ordinal not in self._proxies.known
+
+
+def _counted(sessions: int) -> str:
+    return "1 session" if sessions == 1 else f"{sessions} sessions"
 
 
 def _trajectory_ids(shown: SessionStatus) -> list[str]:

@@ -69,7 +69,7 @@ async def test_a_session_waits_for_a_version(here: Whereabouts) -> None:
         await fresh(fleet, counts)
         async with await fleet.start_group(2) as group:
             await talk_all(group)
-        with pytest.raises(TookTooLong, match="no room for 1 sessions"):
+        with pytest.raises(TookTooLong, match="no room for 1 session within"):
             await fleet.start_session(timeout=0.3)
         assert counts.enqueued == 0
         waiting = asyncio.create_task(fleet.start_session())
