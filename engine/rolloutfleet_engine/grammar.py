@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from time import thread_time
 from typing import Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -26,6 +27,8 @@ LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=10_000_000, step_lexer_fuel=1_000_000, step_max_items=200_000, max_lexer_states=50_000
 )
 """Of compiling, about 0.2 s, and of each token, about 70 ms and in all 100 MB."""
+DEADLINE: Final = 2.0
+"""Seconds of CPU time within which an answer is written: every other request waits for it."""
 BACKENDS: Final = ("xgrammar", "llguidance", "outlines", "none")
 """What SGLang can be told to compile grammars with; what the first of them takes, the simulated engine does."""
 CLOSING: Final = ('"', "}", "]", ")", ">", ",", "null", "1")
@@ -55,7 +58,10 @@ class Grammars:
 
     def _draw(self, matcher: LLMatcher, rng: random.Random, *, most: int) -> list[int]:
         drawn: list[int] = []
+        started = thread_time()
         while len(drawn) < most and not matcher.is_stopped():
+            if thread_time() - started > DEADLINE:
+                raise GrammarRefused(f"Failed to follow the grammar: after {DEADLINE:g} s it had {len(drawn)} tokens")
             if matcher.is_accepting() and (len(drawn) >= RANDOM_TOKENS or rng.random() < 0.5):
                 break
             allowed = [token for token, bias in enumerate(matcher.compute_logit_bias()) if bias]

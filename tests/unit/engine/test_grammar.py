@@ -1,5 +1,6 @@
 """Answers under a grammar: what a JSON schema, a regex or an EBNF allows, and nothing else."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from rolloutfleet_engine import grammar
 from rolloutfleet_engine.model import Model
 
 
@@ -186,3 +188,14 @@ async def test_what_is_no_grammar_is_refused(
     assert done == "[DONE]" and aborted["meta_info"]["finish_reason"] == refusal
     assert (aborted["output_ids"], aborted["meta_info"]["prompt_tokens"]) == ([0], 1), "as SGLang's queue answers"
     assert (await asker.counters())["refused"] == 2
+
+
+async def test_an_answer_that_takes_too_long_is_given_up(
+    engine: Callable[..., Any], prompt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "thread_time", itertools.count().__next__)
+    asker = engine()
+    endless = {"regex": "[a-z]{500}", "max_new_tokens": 500}
+    reply = await asker.post("/generate", **asker.body(prompt, sampling_params=endless))
+    assert reply.status_code == 400 and "after 2 s it had 2 tokens" in reply.json()["error"]["message"]
+    assert (await asker.generate(prompt, sampling_params={"regex": "a"}))["text"] == "a"
