@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -30,15 +31,12 @@ MAX_SEARCH_STEPS: Final = 1 << 22
 
 _LOWER: Final = ("minLength", "minItems", "minProperties", "minContains")
 _UPPER: Final = ("maxLength", "maxItems", "maxProperties", "maxContains")
-_SCHEMA: Final = frozenset(
-    (
-        *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
-        *("propertyNames", "not", "if", "then", "else"),
-    )
+_NAMED: Final = frozenset(
+    ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 )
-_SCHEMAS: Final = frozenset(("anyOf", "oneOf", "allOf", "prefixItems", "items"))
-_NAMED: Final = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-"""Keywords of a JSON schema that hold a schema, a list of them, or some by name."""
+"""Keywords of a JSON schema that hold schemas by name."""
+_DATA: Final = frozenset(("const", "default", "enum", "example", "examples"))
+"""Those that hold no schema. Any other may hold one that a reference names."""
 _ITEMS: Final = frozenset(("items", "additionalItems", "unevaluatedItems", "contains"))
 """Those of an array, whose counts are theirs."""
 _REPEATED: Final = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
@@ -139,11 +137,25 @@ def _held(key: str, value: Json, turn: _Turn, at: str) -> tuple[Json, float]:
     """(a keyword's value, the parts of the schemas in it)."""
     if key in _NAMED and isinstance(value, dict):
         named = {name: _schema(each, turn, f"{at}.{name}") for name, each in value.items()}
-        return {name: each for name, (each, _) in named.items()}, sum(parts for _, parts in named.values())
-    if key in _SCHEMAS and isinstance(value, list):
-        listed = [_schema(each, turn, f"{at}[{place}]") for place, each in enumerate(value)]
+        names = (_written_out(name, turn, f"{at}.{name}") for name in value if key == "patternProperties")
+        return {name: each for name, (each, _) in named.items()}, sum(parts for _, parts in named.values()) + sum(names)
+    if key in _DATA:
+        return value, 0
+    if isinstance(value, list):
+        listed = [_held(key, each, turn, f"{at}[{place}]") for place, each in enumerate(value)]
         return [each for each, _ in listed], sum(parts for _, parts in listed)
-    return _schema(value, turn, at) if key in _SCHEMA else (value, 0)
+    if key == "$ref" and isinstance(value, str):
+        _check_reference(value, at=at)
+    return _schema(value, turn, at) if isinstance(value, dict) else (value, 0)
+
+
+def _check_reference(reference: str, *, at: str) -> None:
+    """What stands in a value has no bounds, until a reference makes it a schema."""
+    is_name = False
+    for step in unquote(reference).split("/")[1:]:
+        if step in _DATA and not is_name:
+            raise InvalidParameter(at, f"It refers to a value, within {step!r}, and not to a schema.")
+        is_name = step in _NAMED and not is_name
 
 
 def _count(value: Json) -> int | None:
@@ -265,6 +277,10 @@ def _check_search(pattern: str, turn: _Turn, *, at: str) -> None:
     endless = longest >= int(_constants.MAXREPEAT)
     text = min(turn.tokens, turn.tokens if endless else longest + 1) * turn.longest_token
     steps = text * (_ways(parsed, endless=text) + (0 if endless else longest))
+    if _endless(parsed) > 1:
+        raise InvalidParameter(
+            at, "It has several repetitions without an end, and may have one: give the others an end, as in [^x]{0,20}."
+        )
     if steps > MAX_SEARCH_STEPS:
         raise InvalidParameter(
             at,
@@ -272,6 +288,15 @@ def _check_search(pattern: str, turn: _Turn, *, at: str) -> None:
             f"{MAX_SEARCH_STEPS:,} don't hold up the engine: give repetitions an end, as in [^x]{{0,20}}, leave out "
             "references to groups, and repeat no repetitions or alternatives.",
         )
+
+
+def _endless(pattern: Any) -> int:
+    """How many repetitions without an end a pattern has."""
+    if isinstance(pattern, tuple) and len(pattern) == 3 and pattern[1] is _constants.MAXREPEAT:
+        return 1 + _endless(pattern[2])
+    if isinstance(pattern, tuple | list | _parser.SubPattern):
+        return sum(map(_endless, pattern))
+    return 0
 
 
 def _ways(pattern: Iterable[tuple[Any, Any]], *, endless: int) -> float:

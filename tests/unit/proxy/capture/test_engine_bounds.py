@@ -67,6 +67,40 @@ def test_names_of_properties_are_no_keywords() -> None:
     assert schema_within(schema) == schema
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"dependencies": {"a": {"minItems": 1e9}}},
+        {"patternProperties": {"^a{1000000000}$": {}}},
+        {"$ref": "#/x", "x": {"minItems": 1e9}},
+        {"$ref": "#/x/1/y", "x": [True, {"y": {"minItems": 1e9}}]},
+    ],
+    ids=["dependencies", "names that are patterns", "a reference", "a reference into a list"],
+)
+def test_a_count_is_bounded_wherever_a_schema_may_stand(held: Any) -> None:
+    path, message = refused(json_schema=json.dumps(held))
+    assert path.startswith(FIELDS["json_schema"]) and "can't have 1e+09 of them" in message
+
+
+def test_names_that_are_patterns_multiply_their_counts() -> None:
+    schema = {"patternProperties": {"^(a{2000}){2000}$": True}}
+    path, message = refused(json_schema=json.dumps(schema))
+    assert path == f"{FIELDS['json_schema']}.patternProperties.^(a{{2000}}){{2000}}$" and "parts" in message
+
+
+@pytest.mark.parametrize(
+    "pointer", ["#/const", "#/properties/x/enum/0", "#/properties/properties/default", "#/%63onst", "#/default/const"]
+)
+def test_a_reference_to_a_value_is_refused(pointer: str) -> None:
+    path, message = refused(json_schema=json.dumps({"anyOf": [{"$ref": pointer}]}))
+    assert path == f"{FIELDS['json_schema']}.anyOf[0].$ref" and "refers to a value" in message
+
+
+@pytest.mark.parametrize("pointer", ["#", "#/$defs/const", "#/properties/enum", "#/properties/properties", "#/x/y"])
+def test_a_reference_to_a_schema_goes_as_it_came(pointer: str) -> None:
+    assert schema_within({"$ref": pointer}) == {"$ref": pointer}
+
+
 def nested(levels: int, count: int) -> Any:
     schema: Any = {"type": "boolean"}
     for _ in range(levels):
@@ -214,3 +248,9 @@ def test_a_pattern_that_could_hold_up_the_engine_is_refused(pattern: str) -> Non
 def test_a_repetition_without_an_end_may_stand_where_the_text_is_short() -> None:
     assert within(7, stop_regex=["a+b"])
     assert refused(8, stop_regex=["a+b"])
+
+
+@pytest.mark.parametrize("pattern", ["a*b*c", "(a*)(?:x|b+)", "(?:a+,)*b", "(?=a*)b*?c", "a*+b*"])
+def test_a_second_repetition_without_an_end_is_refused_however_short_the_text_is(pattern: str) -> None:
+    path, message = refused(1, stop_regex=["fine", pattern])
+    assert path == "stop_regex[1]" and "several repetitions without an end" in message
