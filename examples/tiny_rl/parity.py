@@ -1,6 +1,6 @@
 """Are the exported log-probabilities those of the weights that made each token?
 
-Sessions of several turns, with tools declared and with branches, run while the weights are changed in the middle of a
+Sessions of several turns, with tools declared and with forks, run while the weights are changed in the middle of a
 long turn, once in each mode. Then each row is scored anew, by every version that made a token of it. A turn that an
 `in_place` update cuts stands on a cache of older weights: it is marked, and must differ; the next one must not, though
 no cache is flushed. As a control the same rows are scored after their text was tokenised again, as a trainer would have
@@ -40,7 +40,7 @@ class Parity:
     """What the check saw."""
 
     rows: int
-    branches: int
+    forks: int
     """Rows beyond the first of their trajectory."""
     turns: int
     cut_turns: int
@@ -61,7 +61,7 @@ class Parity:
         wrong = {
             f"log-probabilities are {self.furthest:.1e} apart, more than {EQUAL:g}": self.furthest > EQUAL,
             "no turn was cut by a weight update": self.cut_turns < 2,
-            "no row is a branch": self.branches < 1,
+            "no turn is a fork": self.forks < 1,
             "no turn of the update in place is marked": self.marked_turns < 1,
             "a turn behind the update in place is marked": self.marked_turns > SESSIONS,
             f"marked turns are only {self.furthest_marked:.1e} apart": self.furthest_marked < OTHER,
@@ -156,7 +156,7 @@ def judged(trajectories: Sequence[Trajectory], checkpoints: Path, tokenizer: Tok
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return Parity(
         rows=len(scored),
-        branches=len(scored) - len(trajectories),
+        forks=len(scored) - len(trajectories),
         turns=len(turns),
         cut_turns=sum(_cut_turns(each) for each in scored),
         versions=len(names),

@@ -71,7 +71,7 @@ def test_what_is_exported_is_what_the_weights_of_each_version_say(
     assert step["tokens"] > 500 and step["furthest"] < 1e-4
     parity = found["parity"]
     assert parity["furthest"] < 1e-4
-    assert parity["branches"] > 0 and parity["cut_turns"] >= 2 and parity["versions"] == 4
+    assert parity["forks"] > 0 and parity["cut_turns"] >= 2 and parity["versions"] == 4
     assert parity["marked_turns"] >= 1 and parity["furthest_marked"] > 1e-3
     assert parity["retokenised_rows"] > 0 and float(parity["furthest_retokenised"]) > 1e-2
 
