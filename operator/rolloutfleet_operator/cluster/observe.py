@@ -79,14 +79,13 @@ def proxy_pods(
 
 
 def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> ObservedPod:
-    meta, status = pod["metadata"], pod.get("status", {})
+    meta = pod["metadata"]
     annotations = meta.get("annotations") or {}
     return ObservedPod(
         **_of_any_pod(pod, proxy_children.CONTAINER, lost_nodes),
         uid=meta["uid"],
         ordinal=ordinal_of(meta["name"]),
         template_hash=annotations.get(TEMPLATE_HASH, ""),
-        ready_since=_time(_condition(status, "Ready").get("lastTransitionTime")),
         notes=_notes(annotations, meta.get("labels") or {}),
         stats=polled.stats,
         key_refused=polled.key_refused,
@@ -102,6 +101,7 @@ def _of_any_pod(pod: Object, main: str, lost_nodes: frozenset[str]) -> dict[str,
         "name": pod["metadata"]["name"],
         "created": seconds_of(pod["metadata"]["creationTimestamp"]),
         "ready": _holds(status, "Ready"),
+        "ready_since": _time(_condition(status, "Ready").get("lastTransitionTime")),
         "terminating_since": terminating_since(pod),
         "grace": grace_of(pod),
         "node_lost": pod.get("spec", {}).get("nodeName") in lost_nodes or given_up(status),

@@ -123,6 +123,8 @@ class ObservedOtherPod:
     created: float
     ready: bool = False
     """The kubelet's condition Ready."""
+    ready_since: float | None = None
+    """When that last changed; None where it was never set."""
     terminating_since: float | None = None
     grace: float = 30.0
     """Seconds that it has to end in, once terminating."""
@@ -131,6 +133,14 @@ class ObservedOtherPod:
     unschedulable: str | None = None
     """The scheduler's message, while it finds no node."""
     container: ObservedContainer = ObservedContainer()
+
+    def is_unready_for(self, seconds: float, now: float) -> bool:
+        """Whether it is not Ready for so long, and not because it ends."""
+        return (
+            not self.ready
+            and self.terminating_since is None
+            and now - max(self.created, self.ready_since or 0.0) > seconds
+        )
 
     @property
     def never_ran(self) -> bool:
@@ -153,8 +163,6 @@ class ObservedPod(ObservedOtherPod):
     ordinal: int
     template_hash: str
     """The annotation that our template gave it; empty where there is none."""
-    ready_since: float | None = None
-    """When the condition Ready last changed; None where it was never set."""
     grace: float = 90.0
     notes: Mapping[str, str] = field(default_factory=dict)
     """Its annotations and labels of our group, by full name."""
@@ -213,9 +221,7 @@ class ObservedPod(ObservedOtherPod):
 
     def is_late(self, now: float) -> bool:
         """Whether it is not Ready for longer than any start takes, and for no drain."""
-        if self.ready or self.terminating_since is not None or self.drain is not None:
-            return False
-        return now - max(self.created, self.ready_since or 0.0) > READY_WITHIN
+        return self.drain is None and self.is_unready_for(READY_WITHIN, now)
 
     def has_booted(self, id: str) -> bool:
         """Whether a life of its proxy was ended by the drain of that id."""

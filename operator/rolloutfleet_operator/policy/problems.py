@@ -28,6 +28,10 @@ CRASH_LOOP_RESTARTS: Final = 3
 UNANSWERED_POLLS: Final = 3
 """Polls without an answer after which it is said that a proxy that is Ready gives none."""
 
+SILENT_AFTER: Final = 20.0
+"""Seconds without Ready after which it is said that an engine is silent: by then it has been for a minute, as the
+kubelet asks twice, and waits for 20 s each time."""
+
 PROVISIONED_WITHIN: Final = 120.0
 """Seconds that a provisioner has for a volume before it is said that there is none."""
 
@@ -58,6 +62,7 @@ def of_fleet(spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[P
         yield from _of_proxy(pod, spec, observed, now)
     for deployment in (observed.gateway.deployment, observed.engines.deployment):
         yield from of_deployment(deployment, now)
+    yield from _of_silent_engines(observed, now)
 
 
 def _of_budget(budget: int) -> Iterator[Problem]:
@@ -98,10 +103,22 @@ def of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator
         # One that is to end has been replaced already, wherever its node is.
         pod = each if each.terminating_since is None else replace(each, node_lost=False)
         found = _of_pod(pod, now)
-        if found is None and not pod.ready and now - pod.created > READY_WITHIN and pod.terminating_since is None:
+        if found is None and pod.is_unready_for(READY_WITHIN, now):
             found = Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
         if found is not None:
             yield found
+
+
+def _of_silent_engines(observed: ObservedFleet, now: float) -> Iterator[Problem]:
+    """Of engines that once were Ready and generate nothing though calls wait. In a pause, in which weights are loaded,
+    none does."""
+    engines, said = observed.engines.deployment, [pod.stats for pod in observed.pods if pod.stats is not None]
+    if engines is None or any(each.paused for each in said) or not any(each.in_flight for each in said):
+        return
+    for pod in engines.pods:
+        if pod.container.started and not pod.node_lost and pod.is_unready_for(SILENT_AFTER, now):
+            message = f"calls wait, and it does not answer /health, which takes a generation; kubectl logs {pod.name}"
+            yield Problem(ProblemReason.UNRESPONSIVE, message, pod.name)
 
 
 def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from rolloutfleet_operator.policy.observed import (
     ObservedOtherPod,
     text_of,
 )
-from rolloutfleet_operator.policy.problems import PROVISIONED_WITHIN
+from rolloutfleet_operator.policy.problems import PROVISIONED_WITHIN, SILENT_AFTER
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 from rolloutfleet_operator.policy.status import status, unusable
 from rolloutfleet_operator.policy.stores import LOSS_SHOWN_FOR
@@ -378,6 +378,37 @@ def test_of_engines_that_wait_for_gpus() -> None:
     assert found(observed) == [("math-engine-0", "WaitingForGpus")]
     said = {each.type: each for each in status(SPEC, observed, decide(SPEC, observed, NOW), NOW).conditions}
     assert (said["EnginesReady"].status, said["EnginesReady"].reason) == ("False", "WaitingForGpus")
+
+
+def with_engine(stats: dict[str, Any], **changes: Any) -> ObservedFleet:
+    """The fleet with an engine of its own, an old one that is not Ready, and figures of a proxy."""
+    seen = {"ready": False, "created": NOW - 2 * READY_WITHIN, "ready_since": NOW - SILENT_AFTER - 1, **changes}
+    container = ObservedContainer(running=True, started=True)
+    engine = ObservedOtherPod(**{"name": "math-engine-0", "container": container, **seen})
+    observed = replace(with_pod(stats=stats), gateway=replace(SEEN.gateway, lists={GATEWAY: ()}))
+    return replace(
+        observed, engines=ObservedEngines(urls=(), deployment=ObservedDeployment(replicas=1, pods=(engine,)))
+    )
+
+
+def test_an_engine_that_is_silent_while_calls_wait_is_named() -> None:
+    assert found(with_engine({"in_flight": 1})) == [("math-engine-0", "Unresponsive")]
+
+
+@pytest.mark.parametrize(
+    ("stats", "changes"),
+    [
+        ({}, {}),
+        ({"in_flight": 1, "paused": True}, {}),
+        ({"in_flight": 1}, {"ready": True}),
+        ({"in_flight": 1}, {"ready_since": NOW - SILENT_AFTER + 1}),
+        ({"in_flight": 1}, {"terminating_since": NOW - 1}),
+        ({"in_flight": 1}, {"container": ObservedContainer(running=True)}),
+    ],
+    ids=["no calls", "paused", "ready", "for a moment", "it ends", "it starts"],
+)
+def test_an_engine_that_has_a_reason_to_be_silent_is_no_problem(stats: Any, changes: Any) -> None:
+    assert found(with_engine(stats, **changes)) == []
 
 
 def test_an_oom_kill_is_forgotten_in_time() -> None:
