@@ -56,7 +56,7 @@ class ProxyFigures:
     follow_ups: int = 0
     forks: int = 0
     """Of the follow-ups those that start a branch."""
-    branches: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    forked_by: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Forks by what differs; like all counts, since the proxy's process started."""
     refused: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -98,7 +98,7 @@ class FleetFigures:
                 **{name: self.total(attrgetter(name)) for name in sums},
                 "versions": self.versions,
                 "paused": self.paused,
-                "branches": dict(self.most(lambda row: row.branches)),
+                "forked_by": dict(self.most(lambda row: row.forked_by)),
                 "refused": dict(self.most(lambda row: row.refused)),
             },
             "proxies": [dataclasses.asdict(row) for row in self.rows],
@@ -153,7 +153,7 @@ def _row(proxy: Proxy, before: Stats | None, now: Stats | None, seconds: float) 
         paused=TOO_LONG if now.past_max_hold else PAUSED if now.paused else "",
         follow_ups=sum(now.follow_ups.values()),
         forks=now.follow_ups.get("branch", 0),
-        branches=now.branches,
+        forked_by=now.branches,
         refused=now.refused,
     )
 

@@ -106,6 +106,9 @@ def test_forks_beyond_the_share_that_is_worth_a_warning_are_yellow() -> None:
     screens = [drawn(figures(look(0), look(1, each))) for each in (few, many)]
     assert ["\x1b[33m10 of 100 follow-up turns (10.0%): content 10" in screen for screen in screens] == [False, True]
     assert "2 of 100 follow-up turns (2.0%): content 10" in screens[0]
+    said = figures(look(0), look(1, many)).as_json()
+    assert all(each["forked_by"] == {"content": 10} for each in (said["fleet"], *said["proxies"]))
+    assert "branches" not in said["fleet"].keys() | said["proxies"][0].keys()
 
 
 def test_nothing_that_is_said_reaches_the_terminal_as_an_order_to_it() -> None:

@@ -84,7 +84,7 @@ def _weights(fleet: FleetFigures) -> Text:
 
 
 def _forks(fleet: FleetFigures) -> Text:
-    reasons = fleet.most(lambda row: row.branches)
+    reasons = fleet.most(lambda row: row.forked_by)
     forks, turns = (int(fleet.total(attrgetter(name)) or 0) for name in ("forks", "follow_ups"))
     if not turns:
         return Text(NOTHING)
