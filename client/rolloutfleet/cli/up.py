@@ -20,10 +20,9 @@ from rolloutfleet.cli.options import read_duration
 from rolloutfleet.cli.show import console, table
 from rolloutfleet.ending import ending_signals
 from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT
-from rolloutfleet.spec import RolloutFleet
-from rolloutfleet.specfile import FleetFileError, load_fleet
 
 if TYPE_CHECKING:
+    from rolloutfleet.spec import RolloutFleet
     from rolloutfleet_operator.local import ChildEvent, EnginesAwaited, LocalFleet
 
 MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
@@ -79,6 +78,9 @@ def up(
     dies is restarted on the same port. Data, addresses and the admin key stay in the state folder: the next `up`
     continues with them. It doesn't start if another program uses one of its ports.
     """
+    # No other command needs what a resource may say, which takes a fifth of a second to load.
+    from rolloutfleet.specfile import FleetFileError, load_fleet
+
     try:
         fleet = load_fleet(file)
     except FleetFileError as error:
@@ -109,7 +111,7 @@ def up(
     raise typer.Exit(asyncio.run(_run(local, screen, folder=folder)))
 
 
-def _keeping(fleet: RolloutFleet, fraction: float) -> RolloutFleet:
+def _keeping(fleet: "RolloutFleet", fraction: float) -> "RolloutFleet":
     spec = fleet.spec
     asked = spec.inspect.model_copy(update={"keep": spec.inspect.keep.model_copy(update={"fraction": fraction})})
     return fleet.model_copy(update={"spec": spec.model_copy(update={"inspect": asked})})
