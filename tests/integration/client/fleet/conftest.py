@@ -28,6 +28,13 @@ def fleet(where: Whereabouts) -> Iterator[Trainer]:
         yield made
 
 
+@pytest.fixture
+def nothing_ready(fleet: Trainer) -> None:
+    """Take what other tests of this fleet have left to train, for a test that exports whatever is ready."""
+    with fleet.export() as export:
+        list(export)
+
+
 def whereabouts(fleet: Fleet, *, ordinal: int = 0) -> Whereabouts:
     return Whereabouts.from_url(fleet.proxies[ordinal].url, admin_key=fleet.proxy.key)
 

@@ -41,6 +41,7 @@ def start_trainer(pair: Running) -> Iterator[StartTrainer]:
             trainer.kill()
 
 
+@pytest.mark.usefixtures("nothing_ready")
 def test_ctrl_c_in_a_wait_ends_it_and_gives_the_lease_back(start_trainer: StartTrainer, fleet: Fleet) -> None:
     group_id = ended_group(fleet, 2)
     trainer = start_trainer(
@@ -109,6 +110,7 @@ def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(start_trainer: Sta
     assert getattr(fleet.statuses([session])[session], "code", None) == "session_closed"
 
 
+@pytest.mark.usefixtures("nothing_ready")
 def test_a_trainer_killed_before_it_acknowledges_gets_the_same_again_once(
     start_trainer: StartTrainer, fleet: Fleet
 ) -> None:
@@ -226,6 +228,7 @@ def test_whereabouts_and_trajectories_go_to_other_processes(fleet: Fleet) -> Non
     assert taken(fleet, group_id) == []
 
 
+@pytest.mark.usefixtures("nothing_ready")
 def test_threads_share_one_fleet_object(fleet: Fleet) -> None:
     group_ids: list[str] = []
 

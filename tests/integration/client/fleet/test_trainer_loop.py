@@ -152,6 +152,7 @@ async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whe
         assert set(export.statuses.values()) == {"gone"}
 
 
+@pytest.mark.usefixtures("nothing_ready")
 async def test_what_is_given_back_under_an_export_comes_once_and_is_held_by_its_new_lease(where: Whereabouts) -> None:
     """Or it ran out, as for a trainer that was suspended: the next page brings the same again."""
     async with AsyncFleet(where, progress=False) as fleet, AsyncFleet(where, progress=False) as other:
@@ -214,6 +215,7 @@ def test_waiting_for_named_sessions(fleet: Fleet) -> None:
     assert {each.session_id for each in (first, *rest)} == {session.session_id for session in sessions}
 
 
+@pytest.mark.usefixtures("nothing_ready")
 def test_a_wait_with_a_timeout_says_how_far_it_came(fleet: Fleet) -> None:
     said = r"0 of 3 trajectories came within 0\.2 s"
     with pytest.raises(TimeoutError, match=said), fleet.export(count=3, timeout=0.2) as export:
