@@ -2,7 +2,7 @@
 
 The gateway, smg, is asked for `/generate` alone. Aborts, pauses and continues go to each engine (`POST /abort_request`,
 `/pause_generation`, `/continue_generation`, SGLang 0.5.23); docs/gateway.md says why not through the gateway. A
-generation is sent once: only a connection that could not be made is tried again, since nothing had left by then.
+generation is sent once: whether it is sent again where that fails is for `generation` to say.
 
 SGLang ends with a request id all those that begin with it, so no rid may be the beginning of another one.
 """
@@ -22,11 +22,11 @@ from msgspec import Struct
 from yarl import URL
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.domain.errors import DomainError, EngineError, EngineTimeout, EngineUnreachable
+from rolloutfleet_proxy.domain.errors import DomainError, EngineTimeout, EngineUnreachable
 from rolloutfleet_proxy.engine import big_reply
 from rolloutfleet_proxy.engine.connections import BrokenOff, Connections, Response, Unreachable
 from rolloutfleet_proxy.engine.cutting import CutText
-from rolloutfleet_proxy.engine.errors import NO_ENGINE, engine_failure, error_said
+from rolloutfleet_proxy.engine.errors import LOST, NO_ENGINE, UNREACHED, ConnectionLost, engine_failure, error_said
 from rolloutfleet_proxy.engine.evidence import AbortedWithError, Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engine.reply_stream import BigEvent, Chunk, EventSplitter, StreamedReply
 from rolloutfleet_proxy.engine.request import ROUTING_KEY_HEADER, GenerateRequest
@@ -40,8 +40,6 @@ BIG_REPLY = 4 << 20
 READERS = 2
 """Processes that read such replies at once; each takes several times a reply's bytes."""
 MAX_REPLY = 1 << 30
-CONNECT_DELAYS = (0.05, 0.2, 0.5)
-"""Seconds before each further attempt to connect."""
 CONTROL_TIMEOUT = 10.0
 ABORT_TIMEOUT = 3.0
 WORKERS_FRESH = 5.0
@@ -154,8 +152,9 @@ class Engine:
         """One round: send, read, check. With `on_chunk` the reply is streamed, and new tokens are handed over as
         they come; without a new token for `silence` seconds of `clock`, which may stand still, it is given up.
 
-        Raises DomainError (an engine's error, no engine, silence) and Refused (the reply is not evidence). Cancelled,
-        it closes the connection, which ends the engine's work; `abort` makes sure of that.
+        Raises DomainError (an engine's error, no engine, silence; ConnectionLost with what had come of a stream) and
+        Refused (the reply is not evidence). Cancelled, it closes the connection, which ends the engine's work; `abort`
+        makes sure of that.
         """
         try:
             if on_chunk is None:
@@ -177,7 +176,7 @@ class Engine:
                 f"The engine sent {what} for {self._silence:g} s; the generation was given up."
             ) from None
         except BrokenOff as error:
-            raise EngineError(f"The engine's reply broke off: {error}.") from None
+            raise _broken_off(error) from None
 
     @asynccontextmanager
     async def _answered(self, request: GenerateRequest, *, stream: bool) -> AsyncIterator[Response]:
@@ -198,16 +197,12 @@ class Engine:
             **request.headers,
             **self._key.headers,
         }
-        for delay in (*CONNECT_DELAYS, None):
-            try:
-                return await self._connections.post("/generate", body, headers, timed=not stream)
-            except Unreachable as error:
-                if delay is None:
-                    raise EngineUnreachable(f"The gateway can't be reached: {error}.") from None
-            except BrokenOff as error:
-                raise EngineError(f"The gateway broke off: {error}.") from None
-            await asyncio.sleep(delay)
-        raise AssertionError("unreachable")
+        try:
+            return await self._connections.post("/generate", body, headers, timed=not stream)
+        except Unreachable as error:
+            raise EngineUnreachable(f"The gateway can't be reached: {error}.") from None
+        except BrokenOff as error:
+            raise ConnectionLost(f"The gateway broke off: {error}.") from None
 
     async def _read_whole(self, response: Response, expected: Expected) -> Evidence:
         if response.length is not None and response.length <= self._big_reply:
@@ -228,8 +223,26 @@ class Engine:
     async def _read_stream(
         self, response: Response, request: GenerateRequest, on_chunk: OnChunk, watch: TokenWatch
     ) -> Evidence:
-        splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         streamed = StreamedReply(with_logprobs=request.with_logprobs)
+        try:
+            evidence = await self._read_events(response, streamed, request, on_chunk, watch)
+        except BrokenOff as error:
+            raise _broken_off(error, _part(streamed, request)) from None
+        if evidence is None:
+            why = streamed.broken or "it ended before its last event"
+            raise ConnectionLost(f"The engine's stream broke off: {why}.", _part(streamed, request))
+        return evidence
+
+    async def _read_events(
+        self,
+        response: Response,
+        streamed: StreamedReply,
+        request: GenerateRequest,
+        on_chunk: OnChunk,
+        watch: TokenWatch,
+    ) -> Evidence | None:
+        """None where the stream broke off before its last event."""
+        splitter = EventSplitter(big=self._big_reply, max_bytes=MAX_REPLY)
         biggest = 0
         async for data in response.pieces(rest=self._rest):
             events = splitter.feed(data)
@@ -261,7 +274,9 @@ class Engine:
                 return evidence
             if chunk is not None:
                 on_chunk(chunk)
-        raise EngineError("The engine's stream ended before its last event.")
+            if streamed.broken:
+                break
+        return None
 
     def _rest(self) -> float:
         """Seconds between two readings of a stream that comes quickly."""
@@ -276,6 +291,10 @@ class Engine:
         code, said = error_said(self._key.left_out_of(body.decode("utf-8", "replace")).encode())
         if response.status == 404 and code == NO_ENGINE:
             return engine_failure(503, "the gateway knows of none")
+        if response.status == 500 and code == UNREACHED:
+            return engine_failure(503, "one can't be reached")
+        if response.status == 500 and code in LOST:
+            return ConnectionLost(f"The engine's reply broke off: {said}")
         retry_after = _seconds(response.headers.get("retry-after"))
         return engine_failure(response.status, said or "it gave no reason", retry_after=retry_after)
 
@@ -391,6 +410,16 @@ class Engine:
             allow_redirects=False,
         ) as response:
             return response.status, await response.content.read(most)
+
+
+def _broken_off(error: BrokenOff, part: Evidence | None = None) -> ConnectionLost:
+    return ConnectionLost(f"The engine's reply broke off: {error}.", part)
+
+
+def _part(streamed: StreamedReply, request: GenerateRequest) -> Evidence | None:
+    """What has been handed over of a stream, as of one that was aborted then; None where nothing was."""
+    part = streamed.part()
+    return None if part is None else check(part, request.expected())
 
 
 def shown(url: str) -> str:

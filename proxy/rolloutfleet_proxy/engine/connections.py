@@ -21,8 +21,8 @@ from rolloutfleet.http_failures import failure_in_words
 
 KEPT = 60.0
 """Seconds that a connection is kept unused."""
-CONNECT_TIMEOUT = 5.0
-"""Seconds for a connection to be made."""
+CONNECT_TIMEOUT = 1.0
+"""Seconds for a connection to be made: one to a node that is lost is tried again soon, and may go to another."""
 MOST_INTERIM = 16
 """Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
 _HEAD_AT_ONCE = 1 << 12

@@ -21,8 +21,13 @@ from rolloutfleet_proxy.domain.errors import (
     EngineUnreachable,
     InvalidRequest,
 )
+from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.telemetry import logger
 
+UNREACHED: Final = "call_upstream_connection_failed"
+"""What smg 1.13 calls a 500 where an engine can't be reached: nothing was sent."""
+LOST: Final = ("call_upstream_request_error", "read_response_body_failed")
+"""What it calls a 500 where the connection to an engine ended before the reply did."""
 NO_ENGINE = "model_not_found"
 """What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
 
@@ -36,6 +41,14 @@ _PROMPT = re.compile(r"\((?P<prompt>\d+) tokens\).* length \((?P<context>\d+) to
 _TAKES_NONE = re.compile(
     r"Grammar-based generation .* is not supported.*|Failed to compile \w+ grammar:\s*(Unknown grammar error)?\s*"
 )
+
+
+class ConnectionLost(EngineError):
+    """The connection to the gateway ended before the reply did. `part` is what had come of a stream."""
+
+    def __init__(self, message: str, part: Evidence | None = None) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class GrammarRefused(InvalidRequest):

@@ -6,6 +6,9 @@ cut too often ends with `length`.
 
 Where a grammar holds (`GRAMMARS`), a part can't be continued, since the engine would begin the grammar anew:
 such a turn starts from its prompt again.
+
+A gateway or an engine that is away is waited for, up to the gate's `max_hold`. What was lost with a connection is sent
+again, under a new rid: from the prompt, or behind what had come of a stream.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +37,8 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.domain.weights import Versions
 from rolloutfleet_proxy.engine.client import Engine, OnChunk, shown
+from rolloutfleet_proxy.engine.connections import CONNECT_TIMEOUT
+from rolloutfleet_proxy.engine.errors import ConnectionLost
 from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span, join, with_versions
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.reply_stream import Chunk
@@ -60,6 +67,11 @@ BIASES: Mapping[str, Any] = {
 }
 """SGLang's sampling parameters that change logits before log-probabilities are taken of them, or that may, with the
 values at which they change none. Temperature is none of them, nor are those that only cut the distribution's tail."""
+MOST_LOST = 3
+"""How often a turn is sent again of which nothing came before its connection was lost: its own request may be what
+ends the engines."""
+ACCEPTED = 2 * CONNECT_TIMEOUT
+"""Seconds after which a round that has not failed is one that an engine works for."""
 _NOTHING_RUNS = (InvalidRequest, EngineOverloaded, Unavailable)
 """Answers after which no engine works for the request."""
 
@@ -90,6 +102,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
     on_failure: Callable[[str], None] = lambda code: None
+    on_outage: Callable[[bool], None] = lambda begins: None
+    """Told when no gateway or engine can be reached, and when one can again or a pause is what is waited for."""
 
     async def run(self, request: GenerateRequest) -> Evidence:
         """Generate a turn; `request.rid` is made one rid a round.
@@ -99,16 +113,18 @@ class Generation(Struct, frozen=True, kw_only=True):
         """
         parts: list[Evidence] = []
         made: array[int] = array("i")
-        for number in range(self.max_rounds):
+        cuts, outage = 0, _Outage(self)
+        for number in count():
             arrivals = _Arrivals(self.weights, self.on_chunk)
             try:
-                part = await self._round(_next_round(request, made, number=number), arrivals)
-            except Unavailable:
-                # A gateway takes paused engines for dead, and needs a moment to find them again: no reason to lose
-                # what is made, or a call that the pause held. But tokens that were passed on can't be made again.
-                if arrivals.count or not (parts or self.weights.lately_resumed):
+                with outage.ending():
+                    part = await self._round(_next_round(request, made, number=number), arrivals, again=outage.goes_on)
+            except (Unavailable, ConnectionLost) as error:
+                # Tokens that were passed on can't be made again.
+                if arrivals.count or not outage.bears(error):
                     raise
-                part = None
+                await outage.wait()
+                continue
             if part is not None and part.finish_reason != "abort":
                 parts.append(part)
                 return _whole(parts)
@@ -119,15 +135,17 @@ class Generation(Struct, frozen=True, kw_only=True):
                 elif self.on_chunk is not None:
                     # What has been shown to a client can't be taken back to begin a grammar again.
                     raise GenerationCut()
-            if len(made) >= request.max_new_tokens:
+            cuts += 1
+            if len(made) >= request.max_new_tokens or cuts == self.max_rounds:
                 break
-            await self._until_free(number)
+            await self._until_free(cuts)
         if not parts:
             raise EngineError(f"The generation was cut {self.max_rounds} times before a token came.")
         return replace(join(parts), finish_reason="length")
 
-    async def _round(self, request: GenerateRequest, arrivals: _Arrivals) -> Evidence | None:
-        """One part with its versions; None where a pause cut it while the engine held it."""
+    async def _round(self, request: GenerateRequest, arrivals: _Arrivals, *, again: bool) -> Evidence | None:
+        """One part with its versions; None where a pause cut it while the engine held it. Of a round that is sent
+        `again` a failure has been logged."""
         self.on_round()
         began, sent = perf_counter(), self.weights.state.versions
         if self.cache_by_version:
@@ -138,10 +156,14 @@ class Generation(Struct, frozen=True, kw_only=True):
                 evidence = await self.engine.generate(request, arrivals.streamed, clock=self.weights.served)
         except BaseException as error:
             if isinstance(error, DomainError | Refused):
-                self.on_failure(_log_failure(error, request, url=self.engine.generate_url, began=began))
+                self.on_failure(_failure_code(error))
+                if not again:
+                    _log_failure(error, request, url=self.engine.generate_url, began=began)
             if not isinstance(error, _NOTHING_RUNS):
                 self.engine.abort_soon(request.rid)
-            raise
+            if not isinstance(error, ConnectionLost) or error.part is None or grammar_of(request.sampling) is not None:
+                raise
+            evidence = error.part
         if evidence is not None:
             part = arrivals.with_versions(evidence)
             if _may_have_met_older_cache(part, sent, by_version=self.cache_by_version):
@@ -152,17 +174,65 @@ class Generation(Struct, frozen=True, kw_only=True):
             raise GenerationCut()
         return None
 
-    async def _until_free(self, number: int) -> None:
-        """Wait until the next round may be sent."""
+    async def _until_free(self, cuts: int) -> None:
+        """Wait until the next round may be sent, after so many that were cut."""
         if self.weights.paused:
             await self.submission.resumed()
             return
-        await asyncio.sleep(ROUNDS.after(number + 1))
+        await asyncio.sleep(ROUNDS.after(cuts))
         for _ in range(PAUSED_POLLS):
             if self.weights.paused or not await self.engine.any_paused():
                 break
             await asyncio.sleep(PAUSED_POLL)
         await self.submission.resumed()
+
+
+class _Outage:
+    """What is borne of gateways and engines that are away, of one turn: the wait, and its end."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._failures = 0
+        """In a row."""
+        self._since = 0.0
+        self._lost = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last round failed so."""
+        return self._failures > 0
+
+    def bears(self, error: DomainError) -> bool:
+        """Whether the round is to be sent again."""
+        now = self._generation.weights.served()
+        if not self._failures:
+            self._since = now
+        self._failures += 1
+        self._lost += isinstance(error, ConnectionLost)
+        return self._lost <= MOST_LOST and now - self._since < self._generation.weights.max_hold
+
+    async def wait(self) -> None:
+        """Return when the next round may be sent."""
+        generation = self._generation
+        generation.on_outage(True)
+        await generation.submission.rest(ROUNDS.after(self._failures))
+        if generation.weights.paused:
+            generation.on_outage(False)
+        await generation.submission.resumed()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around each round: it ends the outage where it succeeds, and for whoever listens where it lasts."""
+        if not self._failures:
+            yield
+            return
+        accepted = asyncio.get_running_loop().call_later(ACCEPTED, self._generation.on_outage, False)
+        try:
+            yield
+        finally:
+            accepted.cancel()
+        self._failures = 0
+        self._generation.on_outage(False)
 
 
 class _Arrivals:
@@ -231,12 +301,15 @@ def _whole(parts: list[Evidence]) -> Evidence:
     return joined
 
 
-def _log_failure(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> str:
-    """Log a failure of a round that began at `began` (perf_counter); returns its error code.
+def _failure_code(error: DomainError | Refused) -> str:
+    return EVIDENCE_REFUSED if isinstance(error, Refused) else error.code
+
+
+def _log_failure(error: DomainError | Refused, request: GenerateRequest, *, url: str, began: float) -> None:
+    """Log a failure of a round that began at `began` (perf_counter).
 
     What the engine said is left out: it may quote the conversation.
     """
-    code = EVIDENCE_REFUSED if isinstance(error, Refused) else error.code
     emit(
         EngineFailure(
             request_id=request.headers.get(REQUEST_ID, ""),
@@ -245,11 +318,10 @@ def _log_failure(error: DomainError | Refused, request: GenerateRequest, *, url:
             url=shown(url),
             elapsed_ms=milliseconds(perf_counter() - began),
             error_type=_error_type(error),
-            code=code,
+            code=_failure_code(error),
         ),
         logging.WARNING,
     )
-    return code
 
 
 def _error_type(error: DomainError | Refused) -> str:

@@ -26,10 +26,6 @@ STRAGGLER_GRACE = 3.0
 """Seconds that the parts of aborted calls have to come back in. What then is still out was behind the pause: the
 paused engine holds it unbegun, so the proxy cuts it itself and sends it anew later."""
 
-FOUND_AGAIN = 15.0
-"""Seconds after a pause within which a gateway may still take the engines for dead: their health checks are held by
-a pause as generations are."""
-
 
 class Cut(asyncio.Event):
     """A context that ends early, and quietly, once it is set: to wait for an event would take a task."""
@@ -100,6 +96,11 @@ class Submission:
         self.cut.clear()
         self._gate._enter(self)
 
+    async def rest(self, seconds: float) -> None:
+        """Wait so long, not in flight; `resumed` comes next."""
+        self._gate._leave(self)
+        await asyncio.sleep(seconds)
+
 
 class PauseGate:
     """Version, run, epoch and pause as they are in force, and the calls that were submitted."""
@@ -117,7 +118,6 @@ class PauseGate:
         self._max_hold = max_hold
         self._clock = clock
         self._paused_at = clock() - paused_for
-        self._resumed_at = float("-inf")
         self._pauses = 0.0
         """Seconds of all pauses that are over."""
         self.starting = False
@@ -155,9 +155,9 @@ class PauseGate:
         return self._held.waiting
 
     @property
-    def lately_resumed(self) -> bool:
-        """Whether a pause ended so lately that the gateway may not have found the engines again."""
-        return self._clock() - self._resumed_at < FOUND_AGAIN
+    def max_hold(self) -> float:
+        """Seconds that a call waits at the most, for the end of a pause or for an engine that can be reached."""
+        return self._max_hold
 
     @property
     def overdue(self) -> bool:
@@ -223,8 +223,6 @@ class PauseGate:
             self._pauses += now - self._paused_at
         if after.gate.paused:
             self._paused_at = now
-        elif before.gate.paused:
-            self._resumed_at = now
         if after.gate.mode == "in_place":
             for call in self._calls:
                 call.held_in_place = True

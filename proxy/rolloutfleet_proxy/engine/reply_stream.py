@@ -36,6 +36,7 @@ _SHORT = 16
 _UNFINISHED = b'"finish_reason":null'
 """Quotes stand in a JSON text with a backslash before them, so no text can hold this, nor the name of a list."""
 _RETRACTED = "abort"
+_STREAM_ERROR = "stream_error"
 
 
 class Chunk(Struct, frozen=True):
@@ -44,6 +45,10 @@ class Chunk(Struct, frozen=True):
     output_ids: list[int]
     logprobs: list[float] | None = None
     top_logprobs: list[list[tuple[float, int]]] | None = None
+
+
+class _BrokenOff(Exception):
+    """The gateway's last event where its connection to the engine was lost."""
 
 
 class _Failure(Struct):
@@ -165,11 +170,15 @@ class StreamedReply:
 
     def __init__(self, *, with_logprobs: bool) -> None:
         self.reply: Reply | None = None
+        self.broken = ""
+        """Why the gateway's connection to the engine was lost, where it was; nothing is read behind that."""
         self._with_logprobs = with_logprobs
         self._repeats = False
         self._ids: list[int] = []
         self._tokens: list[Token] = []
         self._alternatives: list[list[Alternative]] = []
+        self._newest = b""
+        """The last event that was read."""
         self._repeated_ids = _Repeated("output_ids", int, depth=0)
         self._repeated_tokens = _Repeated("output_token_logprobs", Token, depth=1)
         self._repeated_alternatives = _Repeated("output_top_logprobs", list[Alternative], depth=2)
@@ -188,8 +197,21 @@ class StreamedReply:
         for event in events:
             if self.reply is not None:
                 raise Refused(Reason.STREAM_ORDER, "An event came after the last.")
-            self._read(event)
+            try:
+                self._read(event)
+            except _BrokenOff as error:
+                self.broken = str(error)
+                break
+            self._newest = event
         return self._chunk(before) if len(self._ids) > before else None
+
+    def part(self) -> Reply | None:
+        """What was handed over, as the reply to a request that was aborted then; None where nothing was."""
+        if not self._ids:
+            return None
+        part = self._whole(decode(self._newest))
+        meta = msgspec.structs.replace(part.meta_info, finish_reason={"type": _RETRACTED})
+        return Reply(output_ids=part.output_ids, meta_info=meta)
 
     def check_sent(self, ids: Sequence[int]) -> None:
         """Raises Refused unless `ids` begins with what was handed over."""
@@ -291,13 +313,15 @@ class StreamedReply:
 
 
 def _raise_if_failure(event: bytes) -> None:
-    """`{"error": {"message": str, "code": int}}` instead of a reply."""
+    """`{"error": {"message": str, "code": int}}` instead of a reply; smg's own have the type `stream_error`."""
     try:
         error = _decode_failure(event).error
     except (ValueError, RecursionError):
         return
     if not isinstance(error, dict):
         raise AbortedWithError(500, str(error))
+    if error.get("type") == _STREAM_ERROR:
+        raise _BrokenOff(str(error.get("message")))
     code = error.get("code")
     status = code if type(code) is int and 400 <= code < 600 else 500
     raise AbortedWithError(status, str(error.get("message") or "no message"))

@@ -101,6 +101,9 @@ class Call:
     _grace: asyncio.TimerHandle | None = None
     tools_unconstrained: bool = False
     """No grammar holds the reply to its choice of tools, since the engines take none."""
+    unreached: bool = False
+    """No gateway or engine can be reached: a stream that has not begun gets nothing, so that it can fail with a
+    status."""
     ended_by: DomainError | None = None
     """Why it was cut, where it was."""
 
@@ -152,6 +155,9 @@ class Call:
             return
         self.ended_by = error
         self.task.cancel()
+
+    def out_of_reach(self, unreached: bool) -> None:
+        self.unreached = unreached
 
     def stall(self, error: DomainError) -> None:
         """Let those go who wait."""

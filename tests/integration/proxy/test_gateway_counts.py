@@ -15,7 +15,8 @@ from tests.waiting import eventually
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me something"}], "max_tokens": 20}
 LONG = {**CHAT, "max_tokens": 600, "ignore_eos": True}
 """6 s, of which the calls that a test cuts see the beginning."""
-FAULTS = ("error_500", "error_429", "error_503", "context_length", "nan", "wrong_length", "cut_stream", "never")
+FAULTS = ("error_500", "error_429", "context_length", "nan", "wrong_length", "never")
+OUTAGES = ("error_503", "cut_stream")
 ENGINE_TIMEOUT = 12.0
 
 _REQUESTS = re.compile(r'^smg_http_requests_total\{method="POST",path="/generate"\} (\d+)$', re.MULTILINE)
@@ -50,7 +51,8 @@ async def test_every_request_is_a_turn_a_failure_a_cancellation_or_a_resubmissio
     failures = await failed_calls(counted)
     cancellations = await cancelled_calls(counted)
     cut_turns, resubmissions = await cut_calls(counted)
-    turns += cut_turns
+    borne_turns = await borne_outages(counted)
+    turns, resubmissions = turns + cut_turns + borne_turns, resubmissions + borne_turns
 
     await eventually(lambda: running(counted) == 0 and proxy.stats()["in_flight"] == 0)
     assert proxy.audit()["turns"]["created"] == turns
@@ -114,6 +116,19 @@ async def failed_calls(fleet: Fleet) -> int:
             engine.clear_faults()
     assert session.turns() == []
     return failed
+
+
+async def borne_outages(fleet: Fleet) -> int:
+    """Turns of which one request was lost: each is sent once more."""
+    session = fleet.proxy.start_session()
+    for kind in OUTAGES:
+        for stream in (False, True):
+            for engine in fleet.engines:
+                engine.fault(kind)
+            assert session.raw_chat({**CHAT, "stream": stream}).status_code == 200
+            for engine in fleet.engines:
+                engine.clear_faults()
+    return len(session.turns())
 
 
 async def cancelled_calls(fleet: Fleet) -> int:

@@ -109,7 +109,6 @@ CALLS = {
     "a wrong key for retries": Asked(BODY, 400, "invalid_request", {"idempotency-key": "x" * 300}),
     "an engine's error": Asked(BODY, 502, "engine_error", fault={"kind": "error_500", "message": FROM_ENGINE}),
     "an engine that is overloaded": Asked(BODY, 429, "engine_overloaded", fault={"kind": "error_429"}),
-    "an engine that is not ready": Asked(BODY, 503, "engine_unreachable", fault={"kind": "error_503"}),
     "no evidence": Asked(BODY, 502, "evidence_refused", fault={"kind": "nan"}),
     "a silent engine": Asked(BODY, 504, "engine_timeout", fault={"kind": "never"}),
     # So long that its end is not made yet when the stream is cut, however busy the machine is.
@@ -117,7 +116,7 @@ CALLS = {
         {**BODY, "stream": True, "max_tokens": 1500, "ignore_eos": True},
         200,
         "engine_error",
-        fault={"kind": "cut_stream", "after_tokens": 10},
+        fault={"kind": "abort_with_status", "after_tokens": 10},
     ),
 }
 

@@ -42,12 +42,12 @@ def gateway(slow_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @asynccontextmanager
-async def through(gateway: str, engine: str) -> AsyncIterator[Stage]:
+async def through(gateway: str, engine: str, *, max_hold: float = 60.0) -> AsyncIterator[Stage]:
     def counters() -> dict[str, Any]:
         counted: dict[str, Any] = httpx.get(f"{engine}/counters").json()
         return counted
 
-    weights = await open_weights(InlineStore(), max_hold=60.0)
+    weights = await open_weights(InlineStore(), max_hold=max_hold)
     await weights.advance(1)
     made = Stage(engine, gateway, weights, counters=counters)
     try:
@@ -80,7 +80,7 @@ async def test_a_gateway_without_an_engine_is_no_engine_and_not_an_unknown_model
     command = gateway_command([])
     log = tmp_path / "gateway.log"
     with serving(command.argv, port=command.port, log=log, ready_path="/liveness", deadline=START, gently=False):
-        async with through(command.url, "http://127.0.0.1:9") as on:
+        async with through(command.url, "http://127.0.0.1:9", max_hold=0.3) as on:
             for streamed in (False, True):
                 with pytest.raises(DomainError) as caught:
                     await on.turn(streamed=streamed, tokens=4, rid=f"none-{streamed}")

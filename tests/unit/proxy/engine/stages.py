@@ -39,6 +39,8 @@ class Stage:
         self.mixed_cache = False
         """Whether the last turn was marked."""
         self.rounds = 0
+        self.outages: list[bool] = []
+        """What was told of them."""
 
     async def close(self) -> None:
         await self.engine.aclose()
@@ -66,6 +68,7 @@ class Stage:
                 cache_by_version=self.cache_by_version,
                 max_rounds=max_rounds,
                 on_round=self._count,
+                on_outage=self.outages.append,
             )
             evidence = await generation.run(request)
         self.mixed_cache = submission.mixed_cache

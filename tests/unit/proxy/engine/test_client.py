@@ -460,19 +460,6 @@ async def test_no_gateway_is_503(server: Server) -> None:
     assert error.retry_after
 
 
-async def test_a_gateway_that_comes_in_time_is_reached() -> None:
-    port = 8080
-    server = Server()
-    server.url = f"http://127.0.0.1:{port}"
-    async with client(server) as engine:
-        waiting = asyncio.ensure_future(engine.generate(request()))
-        await asyncio.sleep(0.02)
-        await server.start(port)
-        assert (await waiting).output_ids.tolist() == IDS
-    assert len(server.seen) == 1
-    await server.stop()
-
-
 @both
 async def test_cancelled_it_closes_the_connection(server: Server, streamed: bool) -> None:
     arrived = asyncio.Event()

@@ -12,17 +12,22 @@ from tests.unit.proxy.engine.exchanges import both
 from tests.unit.proxy.engine.stages import PROMPT, TOKENS, Stage
 from tests.unit.proxy.services import open_weights
 from tests.unit.proxy.stores import InlineStore
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.errors import ENGINE_ERROR, ENGINE_TIMEOUT
 from rolloutfleet_engine.faults import SPOILERS
 from rolloutfleet_engine.options import EngineOptions
-from rolloutfleet_proxy.domain.errors import DomainError, GenerationCut
+from rolloutfleet_proxy.domain.errors import DomainError, EngineUnreachable, GenerationCut
 from rolloutfleet_proxy.domain.weights import Recovery
+from rolloutfleet_proxy.engine.client import Engine
+from rolloutfleet_proxy.engine.errors import ConnectionLost
 from rolloutfleet_proxy.engine.evidence import Evidence, Reason, Refused, Span
+from rolloutfleet_proxy.engine.generation import MOST_LOST, ROUNDS
 from rolloutfleet_proxy.http.errors import status_of
 
 LONG = 150
+HOLD = 60.0
+"""Seconds that a call is held at the most."""
 SLOWLY = 1.0
 """Seconds from a token to the next: whatever is to happen after the first happens before the second."""
 
@@ -31,7 +36,7 @@ SLOWLY = 1.0
 async def stage(*, silence: float = 600.0, **options: Any) -> AsyncIterator[Stage]:
     clock = asyncio.get_running_loop().time
     async with engine_here(EngineOptions(weight_version="1", **options)) as running:
-        weights = await open_weights(InlineStore(), max_hold=60.0, clock=clock)
+        weights = await open_weights(InlineStore(), max_hold=HOLD, clock=clock)
         await weights.advance(1)
         engine = running.engine
         made = Stage(running.url, running.url, weights, counters=engine.totals, silence=silence, clock=clock)
@@ -263,15 +268,87 @@ async def test_never_a_token_is_an_error() -> None:
     assert (status_of(caught.value), caught.value.code) == (502, ENGINE_ERROR)
 
 
-async def test_a_gateway_that_has_lost_its_engine_for_a_moment_loses_no_part() -> None:
+# Gateways and engines that are away
+
+
+@both
+async def test_an_engine_that_is_away_is_waited_for_and_no_part_lost(streamed: bool) -> None:
     async with stage() as on:
         await on.fault(kind="bare_abort", after_tokens=5)
-        await on.fault(kind="error_503")
+        await on.fault(kind="error_503", count=5)
+        evidence = await on.turn(streamed=streamed)
+        assert (on.rounds, len(evidence.output_ids)) == (7, TOKENS)
+    assert on.outages == [True] * 5 + [False]
+
+
+async def test_an_engine_that_stays_away_is_an_error_after_the_longest_hold() -> None:
+    async with stage() as on:
+        await on.fault(kind="error_503", count=1000)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(EngineUnreachable):
+            await on.turn()
+        assert HOLD <= asyncio.get_running_loop().time() - began < HOLD + 2 * ROUNDS.longest
+
+
+async def test_a_pause_is_no_outage_for_those_who_wait() -> None:
+    async with stage() as on:
+        await on.fault(kind="error_503", count=3)
+        turn = asyncio.ensure_future(on.turn())
+        await comes_true(lambda: on.outages == [True])
+        await on.pause("abort", settle=False)
+        await comes_true(lambda: not on.outages[-1])
+        assert on.weights.gate.in_flight == 0
+        await on.go_on(2)
+        assert len((await turn).output_ids) == TOKENS
+
+
+async def test_a_gateway_that_comes_in_time_is_reached() -> None:
+    async with stage() as on:
+        away = on.engine
+        on.engine = Engine("http://127.0.0.1:8080")
+        turn = asyncio.ensure_future(on.turn())
+        await comes_true(lambda: on.outages == [True])
+        async with engine_here(EngineOptions(weight_version="1"), port=8080):
+            assert len((await turn).output_ids) == TOKENS
+        await away.aclose()
+
+
+async def test_what_is_lost_before_anything_came_is_sent_again_under_another_rid() -> None:
+    async with stage() as on:
+        await on.fault(kind="cut_stream", count=MOST_LOST)
         evidence = await on.turn()
-        assert (on.rounds, len(evidence.output_ids)) == (3, TOKENS)
-        await on.fault(kind="error_503")
-        with pytest.raises(DomainError):
-            await on.turn(rid="another")
+        entries = await on.log()
+    assert len({entry["rid"] for entry in entries}) == len(entries) == MOST_LOST + 1
+    assert [entry["input_ids"] for entry in entries] == [PROMPT] * len(entries)
+    assert evidence.output_ids.tolist() == entries[-1]["output_ids"]
+
+
+async def test_what_is_lost_again_and_again_is_an_error() -> None:
+    """It may be what ends the engines."""
+    async with stage() as on:
+        await on.fault(kind="cut_stream", count=1000)
+        with pytest.raises(ConnectionLost):
+            await on.turn()
+    assert on.rounds == MOST_LOST + 1
+
+
+async def test_a_stream_that_is_lost_goes_on_behind_what_came() -> None:
+    async with stage() as on:
+        await on.fault(kind="cut_stream", after_tokens=5)
+        evidence = await on.turn(streamed=True)
+        first, second = await on.log()
+    part = len(second["input_ids"]) - len(PROMPT)
+    assert 0 < part <= 5 and second["input_ids"] == PROMPT + first["output_ids"][:part]
+    assert on.shown == evidence.output_ids.tolist() == first["output_ids"][:part] + second["output_ids"]
+    assert evidence.logprobs == array("f", first["output_logprobs"][:part] + second["output_logprobs"])
+
+
+async def test_under_a_grammar_a_stream_that_is_lost_is_an_error() -> None:
+    async with stage() as on:
+        await on.fault(kind="cut_stream", after_tokens=1)
+        with pytest.raises(ConnectionLost):
+            await on.turn(streamed=True, regex=SAMPLED_UNDER["regex"])
+    assert on.rounds == 1
 
 
 SAMPLED_UNDER: dict[str, Any] = {
@@ -350,11 +427,8 @@ async def test_a_silent_engine_is_told_to_stop_and_not_asked_again(streamed: boo
 
 
 async def test_what_was_passed_on_before_a_cut_is_not_made_again() -> None:
-    """Lately resumed, a call is sent again; but its caller has tokens that another round would not make."""
+    """What is cut behind a pause is sent again; but its caller has tokens that another round would not make."""
     async with stage() as on:
-        await on.pause("abort")
-        await on.go_on(2)
-        assert on.weights.gate.lately_resumed
         await on.stand_after(5)
         turn = asyncio.ensure_future(on.turn(streamed=True, tokens=LONG))
         await on.until_shown()

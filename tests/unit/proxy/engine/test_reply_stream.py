@@ -64,6 +64,36 @@ ends = st.lists(st.integers(1, len(IDS)), unique=True).map(lambda some: sorted({
 cuts = st.lists(st.integers(1, 3000), max_size=12)
 
 
+@given(ends=ends, came=st.integers(0, len(IDS)), incrementally=st.booleans(), with_logprobs=st.booleans())
+def test_the_part_of_a_stream_that_breaks_off_is_what_was_handed_over(
+    ends: list[int], came: int, incrementally: bool, with_logprobs: bool
+) -> None:
+    events = (incremental(ends) if incrementally else repeating(ends))[:-1][:came]
+    streamed = StreamedReply(with_logprobs=with_logprobs)
+    chunks = [streamed.add([event]) for event in events]
+    lost = {"error": {"type": "stream_error", "message": "connection closed"}}
+
+    chunks.append(streamed.add([json.dumps(lost).encode(), b"[DONE]"]))
+
+    handed_over = [id for chunk in chunks if chunk is not None for id in chunk.output_ids]
+    assert streamed.broken == "connection closed" and streamed.reply is None
+    part = streamed.part()
+    if part is None:
+        assert not handed_over
+        return
+    evidence = check(part, Expected(prompt_tokens=3, max_new_tokens=10, top_logprobs=1))
+    assert evidence.output_ids.tolist() == handed_over == IDS[: len(handed_over)]
+    assert evidence.logprobs.tolist() == LOGPROBS[: len(handed_over)] and evidence.finish_reason == "abort"
+
+
+def test_what_comes_together_with_the_end_of_the_connection_is_handed_over() -> None:
+    streamed = StreamedReply(with_logprobs=False)
+    lost = b'{"error":{"type":"stream_error","message":"closed"}}'
+    chunk = streamed.add([*incremental([2, 4]), lost])
+    part = streamed.part()
+    assert chunk is not None and part is not None and chunk.output_ids == part.output_ids == IDS[:4]
+
+
 @given(ends=ends, cuts=cuts, incrementally=st.booleans(), with_logprobs=st.booleans(), big=st.integers(1, 3000))
 def test_any_cut_of_the_bytes_gives_the_whole_reply(
     ends: list[int], cuts: list[int], incrementally: bool, with_logprobs: bool, big: int
