@@ -27,7 +27,7 @@ from rolloutfleet_proxy.domain.errors import (
     PeerError,
 )
 from rolloutfleet_proxy.domain.weights import WeightState
-from rolloutfleet_proxy.engine.connections import new_session
+from rolloutfleet_proxy.engine.connections import CONNECT_TIMEOUT, new_session
 from rolloutfleet_proxy.http.departures import Callers
 from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.telemetry import logger
@@ -38,7 +38,6 @@ POLL_INTERVAL: Final = 1.0
 """Seconds between two looks at a peer, in a fleet of up to `POLLS_A_SECOND` others."""
 POLLS_A_SECOND: Final = 20
 POLL_TIMEOUT: Final = 2.0
-CONNECT_TIMEOUT: Final = 2.0
 ADOPTING_ROUNDS: Final = 3
 """How many rounds of looks take over what peers know of the weights. More than one: the first may come before this
 proxy listens, and a pause that is called meanwhile reaches it neither way."""

@@ -8,6 +8,7 @@ caller's to know.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,9 @@ KEPT = 60.0
 """Seconds that a connection is kept unused."""
 CONNECT_TIMEOUT = 1.0
 """Seconds for a connection to be made: one to a node that is lost is tried again soon, and may go to another."""
+DEAD_AFTER = 20
+"""Seconds after which a connection is given up whose other end takes or answers nothing at all, as of a lost node."""
+_PROBES = 3
 MOST_INTERIM = 16
 """Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
 _HEAD_AT_ONCE = 1 << 12
@@ -93,20 +97,44 @@ class Connector(aiohttp.TCPConnector):
 
 
 def new_session(
-    *, kept: float = KEPT, dns_kept: int = 10, skipped: tuple[str, ...] = (), **options: Any
+    *,
+    kept: float = KEPT,
+    dns_kept: int = 10,
+    skipped: tuple[str, ...] = (),
+    takes_at_once: bool = False,
+    **options: Any,
 ) -> aiohttp.ClientSession:
     """aiohttp's client without its own additions to requests and answers; `skipped` are further headers of those.
 
-    Unused connections are `kept` for so many seconds, and addresses for `dns_kept`.
+    Unused connections are `kept` for so many seconds, and addresses for `dns_kept`. A dead one is given up after
+    `DEAD_AFTER` seconds; one that has bytes to be taken only of a server that `takes_at_once`, since another may have
+    its reasons to let them wait.
     """
+    make = partial(_watched, takes_at_once=takes_at_once)
     return aiohttp.ClientSession(
-        connector=Connector(limit=0, keepalive_timeout=kept, ttl_dns_cache=dns_kept),
+        connector=Connector(limit=0, keepalive_timeout=kept, ttl_dns_cache=dns_kept, socket_factory=make),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", *skipped),
         auto_decompress=False,
         trust_env=False,
         **options,
     )
+
+
+def _watched(address: aiohttp.AddrInfoType, *, takes_at_once: bool) -> socket.socket:
+    """A socket whose connection the system looks after where it has these options of tcp(7): probes are sent while
+    nothing else is, and where the other end `takes_at_once` what it gets, that has its time, too."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    each = DEAD_AFTER // (_PROBES + 1)
+    options = {"TCP_KEEPIDLE": each, "TCP_KEEPINTVL": each, "TCP_KEEPCNT": _PROBES}
+    if takes_at_once:
+        options["TCP_USER_TIMEOUT"] = DEAD_AFTER * 1000
+    for name, value in options.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 class _Pieces(aiohttp.Payload):
@@ -142,7 +170,7 @@ class Connections:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        self.session = new_session(read_bufsize=_MOST_BUFFERED)
+        self.session = new_session(takes_at_once=True, read_bufsize=_MOST_BUFFERED)
 
     async def post(
         self, path: str, body: Sequence[bytes], headers: Mapping[str, str], *, timed: bool = True

@@ -1,5 +1,7 @@
 """HTTP to the gateway on the loop that a proxy runs on, through ports."""
 
+import socket
+import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -8,7 +10,7 @@ import pytest
 import uvloop
 from tests.processes import free_port
 from tests.unit.proxy.engine import connecting
-from tests.unit.proxy.engine.connecting import BROKEN, LAST, OK, posted
+from tests.unit.proxy.engine.connecting import BROKEN, LAST, OK, posted, says, serving
 
 from rolloutfleet_proxy.engine.connections import Connections, Unreachable
 
@@ -18,6 +20,17 @@ async def finds_no_server_unreachable() -> None:
     with pytest.raises(Unreachable):
         await posted(client)
     await client.aclose()
+
+
+async def has_the_system_watch_its_connections() -> None:
+    """On Linux both are needed: what waits for an answer has nothing to send, and what sends gets no probes."""
+    async with serving(says(OK[:-1])) as (_, client), client.session.post(f"{client._url}/generate") as response:
+        assert response.connection is not None and response.connection.transport is not None
+        found = response.connection.transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if sys.platform == "linux":
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            assert [found.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [5, 5, 3, 20_000]
 
 
 ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -30,6 +43,7 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     connecting.closes_a_stream_that_rests,
     partial(connecting.ends_the_connection_of_a_cancelled_call, OK[:-1]),
     finds_no_server_unreachable,
+    has_the_system_watch_its_connections,
     *(partial(connecting.says_what_breaks_off_and_does_not_send_it_again, each) for each in BROKEN.values()),
     *(partial(connecting.leaves_a_connection_of_no_more_use, each) for each in LAST.values()),
 ]
