@@ -123,7 +123,7 @@ class Generation(Struct, frozen=True, kw_only=True):
                 # Tokens that were passed on can't be made again.
                 if arrivals.count or not outage.bears(error):
                     raise
-                await outage.wait()
+                await outage.wait(unbegun=not made)
                 continue
             if part is not None and part.finish_reason != "abort":
                 parts.append(part)
@@ -211,11 +211,11 @@ class _Outage:
         self._lost += isinstance(error, ConnectionLost)
         return self._lost <= MOST_LOST and now - self._since < self._generation.weights.max_hold
 
-    async def wait(self) -> None:
+    async def wait(self, *, unbegun: bool) -> None:
         """Return when the next round may be sent."""
         generation = self._generation
         generation.on_outage(True)
-        await generation.submission.rest(ROUNDS.after(self._failures))
+        await generation.submission.rest(ROUNDS.after(self._failures), unbegun=unbegun)
         if generation.weights.paused:
             generation.on_outage(False)
         await generation.submission.resumed()

@@ -96,10 +96,14 @@ class Submission:
         self.cut.clear()
         self._gate._enter(self)
 
-    async def rest(self, seconds: float) -> None:
-        """Wait so long, not in flight; `resumed` comes next."""
+    async def rest(self, seconds: float, *, unbegun: bool) -> None:
+        """Wait so long, not in flight; `resumed` comes next. An `unbegun` call has no tokens."""
         self._gate._leave(self)
-        await asyncio.sleep(seconds)
+        self._gate.unbegun += unbegun
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._gate.unbegun -= unbegun
 
 
 class PauseGate:
@@ -123,7 +127,7 @@ class PauseGate:
         self.starting = False
         """Whether calls wait because the peers have not been asked yet how things stand. `end_starting` ends that."""
         self.unbegun = 0
-        """Calls that have sent no round yet, and so lose nothing if they are asked for again."""
+        """Calls that wait and have no tokens yet, and so lose nothing if they are asked for again."""
         self._calls: set[Submission] = set()
         self._held = Broadcast()
         self._settling = Broadcast()
