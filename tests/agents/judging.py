@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from tests.fleets import AgentSession, Fleet
-from tests.integration.proxy.judge import assert_the_engines_own, exported_turns
+from tests.integration.proxy.judge import assert_the_engines_own, exported_turns, joined_notes
 
 Json = Any
 
@@ -14,7 +14,7 @@ def judged(fleet: Fleet, session: AgentSession) -> list[Json]:
     child's prompt begins with its parent's prompt and output, and one export trains every token that was sampled once.
     """
     turns = session.turns()
-    notes = {note["rid"].partition(".")[0]: note for engine in fleet.engines for note in engine.log()}
+    notes = joined_notes(fleet)
     assert_the_engines_own(turns, notes)
     exported = list(exported_turns(_export(session)))
     assert [turn["turn_id"] for turn, _ in exported] == [turn["turn_id"] for turn in turns]

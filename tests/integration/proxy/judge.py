@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import zip_longest
 from typing import Any
 
 from tests.fleets import Fleet, ProxyProcess
@@ -21,6 +22,26 @@ def engine_notes(fleet: Fleet) -> dict[str, Json]:
             assert turn_id not in notes, "a generation was sent twice"
             notes[turn_id] = note
     return notes
+
+
+def joined_notes(fleet: Fleet) -> dict[str, Json]:
+    """What the engines noted of each turn, its rounds as one: of each what the next one was sent behind."""
+    rounds: dict[str, list[Json]] = {}
+    for engine in fleet.engines:
+        for note in engine.log():
+            if not note["input_ids"]:
+                continue  # refused unread
+            rounds.setdefault(note["rid"].partition(".")[0], []).append(note)
+    return {turn_id: _joined(notes) for turn_id, notes in rounds.items()}
+
+
+def _joined(rounds: list[Json]) -> Json:
+    ids, logprobs = [], []
+    for this, following in zip_longest(rounds, rounds[1:]):
+        taken = None if following is None else len(following["input_ids"]) - len(this["input_ids"])
+        ids += this["output_ids"][:taken]
+        logprobs += this["output_logprobs"][:taken]
+    return {**rounds[-1], "input_ids": rounds[0]["input_ids"], "output_ids": ids, "output_logprobs": logprobs}
 
 
 def assert_answered_turns_are_there(answers: Iterable[Answer], turns: Iterable[Json]) -> None:

@@ -135,7 +135,7 @@ async def answered(admin: httpx.AsyncClient, way: str) -> None:
 async def refused(fleet: Fleet, admin: httpx.AsyncClient, way: str) -> None:
     """By the engine, by the evidence, by what the request asks for."""
     agent = await Agent.start(admin)
-    for kind in ("error_500", "nan", "cut_stream", "context_length"):
+    for kind in ("error_500", "nan", "garbage_json", "context_length"):
         for stream in (False, True):
             fleet.engine.fault(kind)
             reply = await agent.ask(stream=stream)

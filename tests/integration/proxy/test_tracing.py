@@ -251,7 +251,7 @@ def test_a_call_that_fails_has_a_span_that_says_how(traced: Fleet, collector: Ot
     session, request = fresh(traced.proxy), request_id()
     # So long that its end is not made yet when the stream is cut, however busy the machine is.
     asked = {**body_in(CHAT, stream=stream), "max_tokens": 1500, "ignore_eos": True, "tools": []}
-    fault = {"kind": "cut_stream", "after_tokens": 10} if stream else {"kind": "error_500", "message": SAID}
+    fault = {"kind": "abort_with_status", "after_tokens": 10} if stream else {"kind": "error_500", "message": SAID}
     traced.engine.fault(**fault)
     try:
         ask(session, CHAT, asked, x_request_id=request)
