@@ -27,6 +27,46 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "what-is-lost-is-sent-again-as-long-as-an-engine-is-waited-for",
+        Promise.ENGINE,
+        PROXY,
+        "return self._lost <= MOST_LOST and now",
+        "return now",
+        ("unit/proxy/engine/test_generation.py",),
+    ),
+    Fault(
+        "an-engine-that-stays-away-is-waited-for-for-ever",
+        Promise.WAITING,
+        PROXY,
+        "now - self._since < self._generation.weights.max_hold",
+        "now >= self._since",
+        ("unit/proxy/engine/test_generation.py",),
+    ),
+    Fault(
+        "a-stream-that-is-lost-does-not-go-on",
+        Promise.WAITING,
+        PROXY,
+        "error.part is None or grammar_of(",
+        "error.part is not None or grammar_of(",
+        ("unit/proxy/engine/test_generation.py",),
+    ),
+    Fault(
+        "a-grammar-begins-anew-behind-what-was-lost",
+        Promise.CAPTURE,
+        PROXY,
+        "error.part is None or grammar_of(request.sampling) is not None:",
+        "error.part is None:",
+        ("unit/proxy/engine/test_generation.py",),
+    ),
+    Fault(
+        "a-stream-that-reaches-nobody-has-a-status",
+        Promise.WAITING,
+        PROXY,
+        "not data and not woken and (begun or not call.unreached):",
+        "not data and not woken:",
+        ("proxy/test_outages.py",),
+    ),
+    Fault(
         "a-groups-deadline-waits-for-no-quorum",
         Promise.CLEANUP,
         PROXY,
