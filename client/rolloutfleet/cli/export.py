@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, counted, print_json, size, span, table, text
+from rolloutfleet.cli.show import console, print_json, size, span, table, text
 from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder, sync
 from rolloutfleet.files.forms import FileForm, MissingLibrary, check_form
 from rolloutfleet.files.writing import Progress as Done
@@ -30,6 +30,7 @@ from rolloutfleet.fleet.leases import ExportFile, Format
 from rolloutfleet.tensors import read_metadata
 from rolloutfleet.units import parse_quantity
 from rolloutfleet.wire import EXPORT_METADATA_KEY, TRAINED_OUTCOMES, Credit, ExportStyle, Included, LineageKind, Outcome
+from rolloutfleet.wording import counted
 
 KINDS: Final = ", ".join(get_args(LineageKind))
 OUTCOMES: Final = ", ".join(get_args(Outcome))

@@ -18,9 +18,10 @@ import typer
 
 from rolloutfleet.cli.failures import failed, need_extra, warn, warn_of, wrong
 from rolloutfleet.cli.options import FleetOptions, quiet, takes_fleet_options
-from rolloutfleet.cli.show import counted, size
+from rolloutfleet.cli.show import size
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.viewing import NoTokenizer, load_texts, safe
+from rolloutfleet.wording import counted
 
 if TYPE_CHECKING:
     from rolloutfleet.inspect.bundle import Selection

@@ -48,11 +48,6 @@ def size(amount: float | None) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def counted(number: int, one: str, several: str | None = None) -> str:
-    """`1 session`, `2 sessions`; `several` where that is not made by an s."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
-
-
 def span(seconds: float | None) -> str:
     """`1h 5m`, `2m 3s`, `4s`"""
     if seconds is None:

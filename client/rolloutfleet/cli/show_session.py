@@ -11,9 +11,10 @@ from rich.text import Text
 from rolloutfleet.cli.conversations import By, print_conversation, print_tokens, print_tree
 from rolloutfleet.cli.failures import failed, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
-from rolloutfleet.cli.show import console, counted, print_json, text
+from rolloutfleet.cli.show import console, print_json, text
 from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, ending_facts, load_texts, merged, open_file, safe
 from rolloutfleet.wire import ShownTurn, Turn
+from rolloutfleet.wording import counted
 
 _SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".safetensors", ".imported")
 

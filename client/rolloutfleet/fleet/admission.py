@@ -24,6 +24,7 @@ from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager
 from rolloutfleet.wire import SessionList, SessionStatus
+from rolloutfleet.wording import counted
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -82,7 +83,7 @@ class Admission:
         except TimeoutError:
             self.manager.on_dequeued(sessions)
             raise TookTooLong(
-                f"no room for {_counted(sessions)} within {timeout:g} s: {self._described()}{self._advice()}"
+                f"no room for {counted(sessions, 'session')} within {timeout:g} s: {self._described()}{self._advice()}"
             ) from None
         except BaseException:
             self.manager.on_dequeued(sessions)
@@ -112,10 +113,11 @@ class Admission:
     def _described(self) -> str:
         counts, version = self.manager.counts, self._weights.version
         earlier = self.slots.adopted_running()
+        rest = counted(earlier, "session of earlier runs is", "sessions of earlier runs are")
         return (
             f"version {version}, {counts.running} running, {counts.accepted} accepted, "
             f"capacity {self.manager.capacity(version)}"
-        ) + (f"; {_counted(earlier)} of earlier runs {'is' if earlier == 1 else 'are'} open" if earlier else "")
+        ) + (f"; {rest} open" if earlier else "")
 
     def _advice(self) -> str:
         if not self.slots.adopted_running():
@@ -203,10 +205,6 @@ class Admission:
         outage = self._proxies.outages.get(ordinal)
         too_long = outage is not None and self._proxies.clock() - outage.since >= self._lost_after
         return too_long or ordinal not in self._proxies.known
-
-
-def _counted(sessions: int) -> str:
-    return "1 session" if sessions == 1 else f"{sessions} sessions"
 
 
 def _trajectory_ids(shown: SessionStatus) -> list[str]:
