@@ -15,24 +15,24 @@ Json = Any
 
 def engine_notes(fleet: Fleet) -> dict[str, Json]:
     """What the engines noted of each turn's one round, by turn id."""
-    notes: dict[str, Json] = {}
-    for engine in fleet.engines:
-        for note in engine.log():
-            turn_id, _, _ = note["rid"].partition(".")
-            assert turn_id not in notes, "a generation was sent twice"
-            notes[turn_id] = note
-    return notes
+    rounds = _rounds(fleet)
+    assert all(len(notes) == 1 for notes in rounds.values()), "a generation was sent twice"
+    return {turn_id: note for turn_id, [note] in rounds.items()}
 
 
 def joined_notes(fleet: Fleet) -> dict[str, Json]:
-    """What the engines noted of each turn, its rounds as one: of each what the next one was sent behind."""
+    """The engines' notes of each turn, its rounds joined: of each the tokens that the next one was sent behind."""
+    read = ((turn_id, [note for note in notes if note["input_ids"]]) for turn_id, notes in _rounds(fleet).items())
+    return {turn_id: _joined(notes) for turn_id, notes in read if notes}
+
+
+def _rounds(fleet: Fleet) -> dict[str, list[Json]]:
+    """By turn id. A round that was refused unread has no `input_ids`."""
     rounds: dict[str, list[Json]] = {}
     for engine in fleet.engines:
         for note in engine.log():
-            if not note["input_ids"]:
-                continue  # refused unread
             rounds.setdefault(note["rid"].partition(".")[0], []).append(note)
-    return {turn_id: _joined(notes) for turn_id, notes in rounds.items()}
+    return rounds
 
 
 def _joined(rounds: list[Json]) -> Json:
