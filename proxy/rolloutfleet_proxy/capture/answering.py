@@ -139,7 +139,7 @@ class Answering(Struct, frozen=True, kw_only=True):
                 waiter.told.outcome = ending.error.code
             events, sent = _since(call, sent, ending), len(call.events)
             data = b"".join(map(encoder.encode, events))
-            if not data and not woken and (begun or not call.unreached):
+            if not data and not woken and (begun or not call.unreachable):
                 data = encoder.silence()
             still = woken and not data
             if data and not begun:

@@ -150,7 +150,7 @@ def _held(key: str, value: Json, turn: _Turn, at: str) -> tuple[Json, float]:
 
 
 def _check_reference(reference: str, *, at: str) -> None:
-    """What stands in a value has no bounds, until a reference makes it a schema."""
+    """Refuse a reference into a value, such as one of `enum`: what stands there is not bounded as a schema."""
     is_name = False
     for step in unquote(reference).split("/")[1:]:
         if step in _DATA and not is_name:
@@ -291,7 +291,7 @@ def _check_search(pattern: str, turn: _Turn, *, at: str) -> None:
 
 
 def _endless(pattern: Any) -> int:
-    """How many repetitions without an end a pattern has."""
+    """Number of repetitions without an end in a pattern."""
     if isinstance(pattern, tuple) and len(pattern) == 3 and pattern[1] is _constants.MAXREPEAT:
         return 1 + _endless(pattern[2])
     if isinstance(pattern, tuple | list | _parser.SubPattern):

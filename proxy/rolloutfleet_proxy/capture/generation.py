@@ -67,7 +67,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             max_rounds=self.settings.current.abort_rounds,
             on_round=self.metrics.generations.inc,
             on_failure=lambda code: self.metrics.engine_failures.labels(code).inc(),
-            on_outage=job.call.out_of_reach,
+            on_outage=job.call.set_unreachable,
         )
         try:
             evidence = await self._within_context(generation, asked, job, prompted)

@@ -417,7 +417,7 @@ def _broken_off(error: BrokenOff, part: Evidence | None = None) -> ConnectionLos
 
 
 def _part(streamed: StreamedReply, request: GenerateRequest) -> Evidence | None:
-    """What has been handed over of a stream, as of one that was aborted then; None where nothing was."""
+    """Evidence of the tokens that a stream has handed over, as if aborted then; None where there are none."""
     part = streamed.part()
     return None if part is None else check(part, request.expected())
 

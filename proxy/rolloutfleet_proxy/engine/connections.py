@@ -25,7 +25,7 @@ KEPT = 60.0
 CONNECT_TIMEOUT = 1.0
 """Seconds for a connection to be made: one to a node that is lost is tried again soon, and may go to another."""
 DEAD_AFTER = 20
-"""Seconds after which a connection is given up whose other end takes or answers nothing at all, as of a lost node."""
+"""Seconds after which a connection to an unresponsive host, such as a lost node, is given up."""
 _PROBES = 3
 MOST_INTERIM = 16
 """Interim responses (1xx) to one request at the most: HTTP sets no bound, and aiohttp none either."""
@@ -101,16 +101,16 @@ def new_session(
     kept: float = KEPT,
     dns_kept: int = 10,
     skipped: tuple[str, ...] = (),
-    takes_at_once: bool = False,
+    reads_promptly: bool = False,
     **options: Any,
 ) -> aiohttp.ClientSession:
     """aiohttp's client without its own additions to requests and answers; `skipped` are further headers of those.
 
     Unused connections are `kept` for so many seconds, and addresses for `dns_kept`. A dead one is given up after
-    `DEAD_AFTER` seconds; one that has bytes to be taken only of a server that `takes_at_once`, since another may have
-    its reasons to let them wait.
+    `DEAD_AFTER` seconds; one with unacknowledged bytes only where the server `reads_promptly`, since
+    another may leave a body unread on purpose.
     """
-    make = partial(_watched, takes_at_once=takes_at_once)
+    make = partial(_keepalive_socket, reads_promptly=reads_promptly)
     return aiohttp.ClientSession(
         connector=Connector(limit=0, keepalive_timeout=kept, ttl_dns_cache=dns_kept, socket_factory=make),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -121,15 +121,15 @@ def new_session(
     )
 
 
-def _watched(address: aiohttp.AddrInfoType, *, takes_at_once: bool) -> socket.socket:
-    """A socket whose connection the system looks after where it has these options of tcp(7): probes are sent while
-    nothing else is, and where the other end `takes_at_once` what it gets, that has its time, too."""
+def _keepalive_socket(address: aiohttp.AddrInfoType, *, reads_promptly: bool) -> socket.socket:
+    """A TCP socket with keep-alive probes and, for a server that `reads_promptly`, a time limit for unacknowledged
+    bytes, as far as the system has these options of tcp(7)."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     each = DEAD_AFTER // (_PROBES + 1)
     options = {"TCP_KEEPIDLE": each, "TCP_KEEPINTVL": each, "TCP_KEEPCNT": _PROBES}
-    if takes_at_once:
+    if reads_promptly:
         options["TCP_USER_TIMEOUT"] = DEAD_AFTER * 1000
     for name, value in options.items():
         if hasattr(socket, name):
@@ -170,7 +170,7 @@ class Connections:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         self._untimed = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        self.session = new_session(takes_at_once=True, read_bufsize=_MOST_BUFFERED)
+        self.session = new_session(reads_promptly=True, read_bufsize=_MOST_BUFFERED)
 
     async def post(
         self, path: str, body: Sequence[bytes], headers: Mapping[str, str], *, timed: bool = True

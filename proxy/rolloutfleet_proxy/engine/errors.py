@@ -25,9 +25,9 @@ from rolloutfleet_proxy.engine.evidence import Evidence
 from rolloutfleet_proxy.telemetry import logger
 
 UNREACHED: Final = "call_upstream_connection_failed"
-"""What smg 1.13 calls a 500 where an engine can't be reached: nothing was sent."""
+"""Code of smg 1.13's 500 where an engine can't be reached: nothing was sent."""
 LOST: Final = ("call_upstream_request_error", "read_response_body_failed")
-"""What it calls a 500 where the connection to an engine ended before the reply did."""
+"""Codes of its 500 where the connection to an engine ended before the reply did."""
 NO_ENGINE = "model_not_found"
 """What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
 

@@ -68,10 +68,9 @@ BIASES: Mapping[str, Any] = {
 """SGLang's sampling parameters that change logits before log-probabilities are taken of them, or that may, with the
 values at which they change none. Temperature is none of them, nor are those that only cut the distribution's tail."""
 MOST_LOST = 3
-"""How often a turn is sent again of which nothing came before its connection was lost: its own request may be what
-ends the engines."""
+"""Retries of a turn whose connection was lost before a token came: its own request may be what ends the engines."""
 ACCEPTED = 2 * CONNECT_TIMEOUT
-"""Seconds after which a round that has not failed is one that an engine works for."""
+"""Seconds after which a round that has not failed is taken to be at an engine."""
 _NOTHING_RUNS = (InvalidRequest, EngineOverloaded, Unavailable)
 """Answers after which no engine works for the request."""
 
@@ -102,8 +101,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     max_rounds: int = 20
     on_round: Callable[[], None] = lambda: None
     on_failure: Callable[[str], None] = lambda code: None
-    on_outage: Callable[[bool], None] = lambda begins: None
-    """Told when no gateway or engine can be reached, and when one can again or a pause is what is waited for."""
+    on_outage: Callable[[bool], None] = lambda unreachable: None
+    """Called with True when no gateway or engine can be reached, with False when one can or a pause is waited for."""
 
     async def run(self, request: GenerateRequest) -> Evidence:
         """Generate a turn; `request.rid` is made one rid a round.
@@ -117,11 +116,13 @@ class Generation(Struct, frozen=True, kw_only=True):
         for number in count():
             arrivals = _Arrivals(self.weights, self.on_chunk)
             try:
-                with outage.ending():
-                    part = await self._round(_next_round(request, made, number=number), arrivals, again=outage.goes_on)
+                with outage.watching():
+                    part = await self._round(
+                        _next_round(request, made, number=number), arrivals, again=outage.under_way
+                    )
             except (Unavailable, ConnectionLost) as error:
                 # Tokens that were passed on can't be made again.
-                if arrivals.count or not outage.bears(error):
+                if arrivals.count or not outage.may_retry(error):
                     raise
                 await outage.wait(unbegun=not made)
                 continue
@@ -144,8 +145,8 @@ class Generation(Struct, frozen=True, kw_only=True):
         return replace(join(parts), finish_reason="length")
 
     async def _round(self, request: GenerateRequest, arrivals: _Arrivals, *, again: bool) -> Evidence | None:
-        """One part with its versions; None where a pause cut it while the engine held it. Of a round that is sent
-        `again` a failure has been logged."""
+        """One part with its versions; None where a pause cut it while the engine held it. A round that is sent
+        `again` has its failures logged already."""
         self.on_round()
         began, sent = perf_counter(), self.weights.state.versions
         if self.cache_by_version:
@@ -188,7 +189,7 @@ class Generation(Struct, frozen=True, kw_only=True):
 
 
 class _Outage:
-    """What is borne of gateways and engines that are away, of one turn: the wait, and its end."""
+    """One turn's retries while gateways or engines are unavailable."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -198,12 +199,12 @@ class _Outage:
         self._lost = 0
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the last round failed so."""
+    def under_way(self) -> bool:
+        """True where the last round failed so."""
         return self._failures > 0
 
-    def bears(self, error: DomainError) -> bool:
-        """Whether the round is to be sent again."""
+    def may_retry(self, error: DomainError) -> bool:
+        """Count a failure; True where the round may be sent again."""
         now = self._generation.weights.served()
         if not self._failures:
             self._since = now
@@ -221,16 +222,16 @@ class _Outage:
         await generation.submission.resumed()
 
     @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Around each round: it ends the outage where it succeeds, and for whoever listens where it lasts."""
+    def watching(self) -> Iterator[None]:
+        """A context around each round. A round that succeeds ends the outage; to listeners, one that lasts does too."""
         if not self._failures:
             yield
             return
-        accepted = asyncio.get_running_loop().call_later(ACCEPTED, self._generation.on_outage, False)
+        presumed = asyncio.get_running_loop().call_later(ACCEPTED, self._generation.on_outage, False)
         try:
             yield
         finally:
-            accepted.cancel()
+            presumed.cancel()
         self._failures = 0
         self._generation.on_outage(False)
 

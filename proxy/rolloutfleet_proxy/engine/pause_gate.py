@@ -97,7 +97,7 @@ class Submission:
         self._gate._enter(self)
 
     async def rest(self, seconds: float, *, unbegun: bool) -> None:
-        """Wait so long, not in flight; `resumed` comes next. An `unbegun` call has no tokens."""
+        """Sleep between retries, not in flight; call `resumed` next. An `unbegun` call has no tokens yet."""
         self._gate._leave(self)
         self._gate.unbegun += unbegun
         try:

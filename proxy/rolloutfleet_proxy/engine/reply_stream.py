@@ -48,7 +48,7 @@ class Chunk(Struct, frozen=True):
 
 
 class _BrokenOff(Exception):
-    """The gateway's last event where its connection to the engine was lost."""
+    """An event by which the gateway says that its connection to the engine was lost."""
 
 
 class _Failure(Struct):
@@ -171,7 +171,7 @@ class StreamedReply:
     def __init__(self, *, with_logprobs: bool) -> None:
         self.reply: Reply | None = None
         self.broken = ""
-        """Why the gateway's connection to the engine was lost, where it was; nothing is read behind that."""
+        """Reason that the gateway gives for its lost connection to the engine; empty while there is none."""
         self._with_logprobs = with_logprobs
         self._repeats = False
         self._ids: list[int] = []
@@ -206,7 +206,7 @@ class StreamedReply:
         return self._chunk(before) if len(self._ids) > before else None
 
     def part(self) -> Reply | None:
-        """What was handed over, as the reply to a request that was aborted then; None where nothing was."""
+        """The tokens handed over, as the reply to a request that was aborted then; None where there are none."""
         if not self._ids:
             return None
         part = self._whole(decode(self._newest))

@@ -101,7 +101,7 @@ class Call:
     _grace: asyncio.TimerHandle | None = None
     tools_unconstrained: bool = False
     """No grammar holds the reply to its choice of tools, since the engines take none."""
-    unreached: bool = False
+    unreachable: bool = False
     """No gateway or engine can be reached: a stream that has not begun gets nothing, so that it can fail with a
     status."""
     ended_by: DomainError | None = None
@@ -156,8 +156,8 @@ class Call:
         self.ended_by = error
         self.task.cancel()
 
-    def out_of_reach(self, unreached: bool) -> None:
-        self.unreached = unreached
+    def set_unreachable(self, unreachable: bool) -> None:
+        self.unreachable = unreachable
 
     def stall(self, error: DomainError) -> None:
         """Let those go who wait."""

@@ -51,8 +51,8 @@ async def test_every_request_is_a_turn_a_failure_a_cancellation_or_a_resubmissio
     failures = await failed_calls(counted)
     cancellations = await cancelled_calls(counted)
     cut_turns, resubmissions = await cut_calls(counted)
-    borne_turns = await borne_outages(counted)
-    turns, resubmissions = turns + cut_turns + borne_turns, resubmissions + borne_turns
+    outage_turns = await turns_through_outages(counted)
+    turns, resubmissions = turns + cut_turns + outage_turns, resubmissions + outage_turns
 
     await eventually(lambda: running(counted) == 0 and proxy.stats()["in_flight"] == 0)
     assert proxy.audit()["turns"]["created"] == turns
@@ -118,7 +118,7 @@ async def failed_calls(fleet: Fleet) -> int:
     return failed
 
 
-async def borne_outages(fleet: Fleet) -> int:
+async def turns_through_outages(fleet: Fleet) -> int:
     """Turns of which one request was lost: each is sent once more."""
     session = fleet.proxy.start_session()
     for kind in OUTAGES:

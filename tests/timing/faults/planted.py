@@ -62,7 +62,7 @@ FAULTS = [
         "a-stream-that-reaches-nobody-has-a-status",
         Promise.WAITING,
         PROXY,
-        "not data and not woken and (begun or not call.unreached):",
+        "not data and not woken and (begun or not call.unreachable):",
         "not data and not woken:",
         ("proxy/test_outages.py",),
     ),

@@ -313,7 +313,7 @@ async def test_a_gateway_that_comes_in_time_is_reached() -> None:
         await away.aclose()
 
 
-async def test_what_is_lost_before_anything_came_is_sent_again_under_another_rid() -> None:
+async def test_request_lost_before_a_token_is_sent_again_under_another_rid() -> None:
     async with stage() as on:
         await on.fault(kind="cut_stream", count=MOST_LOST)
         evidence = await on.turn()
@@ -323,7 +323,7 @@ async def test_what_is_lost_before_anything_came_is_sent_again_under_another_rid
     assert evidence.output_ids.tolist() == entries[-1]["output_ids"]
 
 
-async def test_what_is_lost_again_and_again_is_an_error() -> None:
+async def test_request_lost_again_and_again_is_an_error() -> None:
     """It may be what ends the engines."""
     async with stage() as on:
         await on.fault(kind="cut_stream", count=1000)

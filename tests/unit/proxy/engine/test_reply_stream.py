@@ -86,7 +86,7 @@ def test_the_part_of_a_stream_that_breaks_off_is_what_was_handed_over(
     assert evidence.logprobs.tolist() == LOGPROBS[: len(handed_over)] and evidence.finish_reason == "abort"
 
 
-def test_what_comes_together_with_the_end_of_the_connection_is_handed_over() -> None:
+def test_tokens_that_come_with_the_end_of_the_connection_are_handed_over() -> None:
     streamed = StreamedReply(with_logprobs=False)
     lost = b'{"error":{"type":"stream_error","message":"closed"}}'
     chunk = streamed.add([*incremental([2, 4]), lost])
