@@ -255,7 +255,7 @@ def ready_engine_urls(pods: Iterable[Object], port: int) -> tuple[str, ...]:
 
 
 def has_ended(pod: Object) -> bool:
-    """Whether it will never run again, though it is still there: evicted, or ended with its node."""
+    """True where it will never run again, though it is still there: evicted, or ended with its node."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 

@@ -135,7 +135,7 @@ class ObservedOtherPod:
     container: ObservedContainer = ObservedContainer()
 
     def is_unready_for(self, seconds: float, now: float) -> bool:
-        """Whether it is not Ready for so long, and not because it ends."""
+        """True where it is not Ready for so long, and not because it ends."""
         return (
             not self.ready
             and self.terminating_since is None

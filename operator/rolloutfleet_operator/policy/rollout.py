@@ -44,7 +44,7 @@ class Roll:
 
 
 def is_unanswered(spec: FleetSpec, observed: ObservedFleet) -> bool:
-    """Whether a restart is asked for by an id that was not answered yet."""
+    """True where a restart is asked for by an id that was not answered yet."""
     return spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
 
 
