@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DamageFound, DiskFailed, DiskFull, StoreBusy
-from rolloutfleet_proxy.store.database import BUSY_MS, Database, is_damage, is_locked, no_room
+from rolloutfleet_proxy.store.database import Database, is_damage, is_locked, no_room
 from rolloutfleet_proxy.store.deliveries import Deliveries
 from rolloutfleet_proxy.store.transaction import Transaction, count_commit, write_counts
 
@@ -259,12 +259,11 @@ class Writer:
     def _reuse_log(self) -> None:
         """Bring the log into the file, so that what comes next is written over it and needs no room of its own.
 
-        Readers are not waited for: the next time will do.
+        Readers of an older state are waited for as long as a connection waits (`BUSY_MS`): behind one that is not, the
+        log grows by each write, and what it grew by is missing of the reserve.
         """
         with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def _attempt(
         self, jobs: list[_Job], *, with_deliveries: bool = False, in_reserve: bool = False

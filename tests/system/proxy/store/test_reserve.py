@@ -1,13 +1,17 @@
 """The reserve: what frees is written on a disk that is full, what does not free is refused, and room is taken back."""
 
+import asyncio
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 from tests.system.disks import fill, small_disk
+from tests.waiting import until
 
 from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.store.compacting import compact
@@ -29,6 +33,19 @@ def write(transaction: Transaction, *, name: str, size: int, letter: str = "x") 
 
 def forget(transaction: Transaction, *, name: str) -> None:
     transaction.execute("DELETE FROM facts WHERE name = ?", (name,))
+
+
+def read_until_a_commit(database: Database, reading: threading.Event) -> None:
+    """Hold the state of the store before a commit for a moment longer than until that is done."""
+    with (
+        contextlib.closing(database.connect(read_only=True)) as reader,
+        contextlib.closing(database.connect(read_only=True)) as other,
+    ):
+        version = other.execute("PRAGMA data_version").fetchone()
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM facts").fetchall()
+        reading.set()
+        until(lambda: other.execute("PRAGMA data_version").fetchone() != version)
 
 
 async def opened(disk: Path) -> tuple[Database, Writer]:
@@ -133,6 +150,20 @@ async def test_what_the_log_grew_to_while_somebody_read_goes_to_the_disk(disk: P
     await compact(database, writer)
     await writer.run(lambda transaction: None)
     assert reserve.owed == 0
+    await writer.close()
+    database.close()
+
+
+async def test_readers_that_come_and_go_leave_room_for_what_frees(disk: Path) -> None:
+    database, writer = await opened(disk)
+    fill(disk / "filler")
+    for letter in ascii_lowercase:
+        reading = threading.Event()
+        reader = threading.Thread(target=read_until_a_commit, args=(database, reading))
+        reader.start()
+        await asyncio.to_thread(reading.wait)
+        await writer.run(partial(write, name="again", size=400_000, letter=letter), frees=True)
+        reader.join()
     await writer.close()
     database.close()
 
