@@ -33,7 +33,7 @@ def test_claude_code_does_its_task_with_a_sub_agent_and_nothing_warns(
         kinds = [turn.lineage.kind for turn in fleet.turns(session)]
         turns = fleet.stats().proxies[0]
     assert (kinds.count("subagent"), kinds.count("main")) == (2, 3)
-    assert turns.follow_ups == {"extending": 3} and turns.branches == {}
+    assert turns.follow_ups == {"extending": 3} and turns.forks == {}
     monkeypatch.setenv("FORCE_COLOR", "1")
     for words in (["status"], ["top", "--once"]):
         shown = invoke(*words, "--state-dir", str(up.state)).stdout

@@ -52,7 +52,7 @@ def forking(stats: Sequence[Stats]) -> str | None:
     reasons: Counter[str] = Counter()
     for each in stats:
         turns.update(each.follow_ups)
-        reasons.update(each.branches)
+        reasons.update(each.forks)
     forks, followed = turns["branch"], turns.total()
     if forks <= MOST_FORKS * followed:
         return None

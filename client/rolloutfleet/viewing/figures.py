@@ -153,7 +153,7 @@ def _row(proxy: Proxy, before: Stats | None, now: Stats | None, seconds: float) 
         paused=TOO_LONG if now.past_max_hold else PAUSED if now.paused else "",
         follow_ups=sum(now.follow_ups.values()),
         forks=now.follow_ups.get("branch", 0),
-        forked_by=now.branches,
+        forked_by=now.forks,
         refused=now.refused,
     )
 

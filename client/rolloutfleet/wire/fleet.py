@@ -279,8 +279,8 @@ class Stats(Covering):
     prefix_checks: dict[str, int] = Field(default_factory=dict)
     follow_ups: dict[str, int] = Field(default_factory=dict)
     """extending, branch: turns since the process started that follow an answer."""
-    branches: dict[str, int] = Field(default_factory=dict)
-    """Forks since the process started, by the field that differs."""
+    forks: dict[str, int] = Field(default_factory=dict)
+    """Since the process started, by the field that differs."""
 
 
 class FleetStats(Covering):

@@ -92,7 +92,7 @@ class Figures:
             "tokens": by_label(self.metrics.tokens),
             "prefix_checks": by_label(self.metrics.prefix_checks),
             "follow_ups": by_label(self.metrics.follow_ups),
-            "branches": by_label(self.metrics.branches),
+            "forks": by_label(self.metrics.branches),
         }
 
     @property

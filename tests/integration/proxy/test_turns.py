@@ -124,8 +124,8 @@ def test_a_branch_says_why_wherever_it_is_told_of(fleet: Fleet, proxy: ProxyProc
             for line in admin.get("/metrics").raise_for_status().text.splitlines():
                 if line.startswith("rolloutfleet_branches_total"):
                     reason = line.split('"')[1]
-                    assert float(line.split()[-1]) == stats["branches"][reason]
-        return {**stats["branches"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
+                    assert float(line.split()[-1]) == stats["forks"][reason]
+        return {**stats["forks"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
 
     session = proxy.start_session()
     before = counted()
@@ -171,7 +171,7 @@ def test_a_branch_says_why_wherever_it_is_told_of(fleet: Fleet, proxy: ProxyProc
 def test_the_first_turns_of_sub_agents_and_of_new_conversations_are_no_forks(proxy: ProxyProcess) -> None:
     def counted() -> dict[str, int]:
         stats = proxy.stats()
-        return {**stats["branches"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
+        return {**stats["forks"], **{f"follow-ups {kind}": count for kind, count in stats["follow_ups"].items()}}
 
     session = proxy.start_session()
     before = counted()

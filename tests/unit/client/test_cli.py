@@ -173,9 +173,9 @@ def test_an_answer_that_is_no_export_is_said() -> None:
         described(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
 
 
-def figures(*, extending: int, branch: int, **branches: int) -> Stats:
+def figures(*, extending: int, branch: int, **forks: int) -> Stats:
     turns = {"extending": extending, "branch": branch}
-    return Stats.model_construct(follow_ups=turns, branches=branches)
+    return Stats.model_construct(follow_ups=turns, forks=forks)
 
 
 def test_the_status_warns_where_more_than_one_follow_up_in_twenty_forks() -> None:

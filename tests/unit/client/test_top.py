@@ -101,7 +101,7 @@ def test_memory_is_shown_against_the_budget(rss: float, colour: int) -> None:
 
 def test_forks_beyond_the_share_that_is_worth_a_warning_are_yellow() -> None:
     few, many = (
-        stats(follow_ups={"extending": 100 - forks, "branch": forks}, branches={"content": 10}) for forks in (2, 10)
+        stats(follow_ups={"extending": 100 - forks, "branch": forks}, forks={"content": 10}) for forks in (2, 10)
     )
     screens = [drawn(figures(look(0), look(1, each))) for each in (few, many)]
     assert ["\x1b[33m10 of 100 follow-up turns (10.0%): content 10" in screen for screen in screens] == [False, True]
