@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from rolloutfleet.boots import CRASH
+from rolloutfleet.wording import counted
 from rolloutfleet_proxy.store import boots, damage
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.tally import Tally
@@ -34,8 +35,8 @@ class Checking:
         """Say what the store lacks of what had been committed."""
         missing = await tally.compare()
         if missing:
-            what = ", ".join(f"{count} {kind}" for kind, count in missing.items())
-            self._tell(f"of what had been committed {what} are missing: the file or its log was damaged or replaced")
+            what = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in missing.items())
+            self._tell(f"lost of what had been committed: {what}; the file or its log was damaged or replaced")
 
     async def after_a_crash(self) -> None:
         """Look at the file's structure, then at each row."""

@@ -104,7 +104,7 @@ def test_a_log_that_is_lost_is_told_of_with_the_turns_that_were_in_it(proxy: Pro
     with proxy.store_file.with_name(f"{proxy.store_file.name}-wal").open("r+b") as log:
         log.write(bytes(32))
     proxy.start()
-    assert ", 3 turns, 1 sessions are missing: the file or its log was damaged" in proxy.log.read_text()
+    assert ", 3 turns, 1 session; the file or its log was damaged" in proxy.log.read_text()
     with proxy.admin() as admin:
         audit = admin.get("/audit").json()
     assert audit["missing"].pop("commits") > 3
