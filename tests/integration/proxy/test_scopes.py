@@ -101,9 +101,10 @@ def chat(session: dict[str, Any], *said: Any) -> Any:
 
 def test_a_start_repeated_on_a_full_proxy_is_answered_as_before(two: Fleet) -> None:
     proxy = two.proxy
+    sessions = proxy.stats()["sessions"]["open"]
     proxy.stop()
     settings = proxy.settings
-    proxy.settings = {**settings, "sessions": {"limits": {"sessions": 6}}}
+    proxy.settings = {**settings, "sessions": {"limits": {"sessions": sessions + 1}}}
     proxy.start()
     key = {"Idempotency-Key": "start-when-full", "X-RolloutFleet-Placed": "1"}
     with proxy.admin() as admin:
