@@ -56,7 +56,13 @@ def advertise(cluster: Kubectl, node: str) -> Iterator[Advertise]:
 def fleet(operator: Operator, namespace: Kubectl, images: Images) -> Fleet:
     """Its model is not the simulated one, so its engines are SGLang's, but for the image and what that runs."""
     words = ["--host", "0.0.0.0", "--port", "30000", "--served-model-name", "tiny"]
-    container = {"name": "engine", "image": images.engine, "command": ["rolloutfleet-engine"], "args": words}
+    container = {
+        "name": "engine",
+        "image": images.engine,
+        "command": ["rolloutfleet-engine"],
+        "args": words,
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+    }
     spec: dict[str, Any] = {
         "model": "tiny",
         "tokenizer": TOKENIZER,
