@@ -27,6 +27,22 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "a-lost-proxy-is-waited-for-and-no-other",
+        Promise.WAITING,
+        PROXY,
+        "or ordinal in peers.lost",
+        "or ordinal not in peers.lost",
+        ("unit/proxy/cluster/test_holding.py",),
+    ),
+    Fault(
+        "held-calls-take-any-room",
+        Promise.WAITING,
+        PROXY,
+        "if self._held + takes > MOST_HELD:",
+        "if takes > MOST_HELD:",
+        ("unit/proxy/cluster/test_holding.py",),
+    ),
+    Fault(
         "what-is-lost-is-sent-again-as-long-as-an-engine-is-waited-for",
         Promise.ENGINE,
         PROXY,
