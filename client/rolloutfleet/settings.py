@@ -24,7 +24,7 @@ from rolloutfleet.units import Quantity
 MIB = 2**20
 
 LIVE_SETTINGS: Final = frozenset(
-    ("sessions", "inspect", "memory", "dump_dir", "kept_dir", "replicas", "generation", "checked")
+    ("sessions", "inspect", "memory", "dump_dir", "kept_dir", "replicas", "lost_proxies", "generation", "checked")
 )
 """Top-level settings that a running proxy takes from its file at once; the others wait for its next start."""
 NOT_LIVE: Final = frozenset(("sessions.dump.volume",))
@@ -123,6 +123,8 @@ class ProxySettings(BaseModel):
     """Which of the fleet's proxies this is, from 0."""
     replicas: Annotated[int, Field(ge=1)] = 1
     """How many proxies the fleet has; higher ordinals were removed by scaling down."""
+    lost_proxies: list[Annotated[int, Field(ge=0)]] = []
+    """Ordinals of proxies that will not answer soon, as their node is lost: calls for them are refused at once."""
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080

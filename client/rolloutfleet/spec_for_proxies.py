@@ -141,7 +141,7 @@ class SessionsSpec(SpecModel):
     retry_grace: Duration = 10.0
     """How long a generation continues for a client that disconnected and may retry; 0: it is aborted at once."""
     max_hold: PositiveDuration = 300.0
-    """The longest wait of a call in a pause, or for a gateway and an engine that can be reached; then it gets 503."""
+    """The longest wait of a call in a pause, or for a gateway, an engine or its own proxy; then it gets 503."""
     dump: DumpSpec = DumpSpec()
     limits: LimitsSpec = LimitsSpec()
     sampling: SamplingSpec = SamplingSpec()

@@ -230,7 +230,8 @@ def _following(parts: _Parts, source: SettingsSource | None) -> dict[str, Work]:
     def use(changed: ProxySettings) -> None:
         parts.admission.limits = changed.sessions.limits
         parts.gate.hold_for(changed.sessions.max_hold)
-        parts.peers.follow(changed.replicas)
+        parts.drains.max_hold = changed.sessions.max_hold
+        parts.peers.follow(changed.replicas, lost=changed.lost_proxies)
         parts.in_flight.limit = changed.most_in_flight
         parts.store.writer.keep_fraction = changed.inspect.keep.fraction
 
@@ -300,13 +301,18 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
             timeout=settings.drain_timeout,
             max_hold=max_hold,
             served=store.clock.now,
-            begins_to_hold=commits.end_readers,
+            begins_to_hold=partial(_begin_to_hold, commits, peers),
         ),
         metrics=metrics,
         under_way=under_way,
         in_flight=InFlight(settings.most_in_flight),
         large_bodies=large_bodies,
     )
+
+
+def _begin_to_hold(commits: Commits, peers: Peers) -> None:
+    commits.end_readers()
+    peers.look_again()
 
 
 def _open_store(stack: AsyncExitStack, settings: ProxySettings) -> Store:
@@ -380,6 +386,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         collections=collections,
         probing=parts.probing,
         checking=parts.checking,
+        wait_for_owners=lambda: peers.waiting,
     )
     await importer.recover()
     conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
@@ -38,7 +39,7 @@ from rolloutfleet_proxy.http.headers import (
 )
 from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.request_bodies import CheckKey
-from rolloutfleet_proxy.ids import random_hex
+from rolloutfleet_proxy.ids import Owner, random_hex
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, CallFactory, ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
@@ -58,6 +59,7 @@ class Forwarding:
 
     Those of sessions that were imported here stay, and `passing` is around each call on its way. `check_key` is asked
     before a caller is told why nobody owns what it names: of calls that are passed on their owner looks at the key.
+    `holding` holds turns' calls while their owner can't be reached.
     """
 
     app: ASGIApp
@@ -67,6 +69,7 @@ class Forwarding:
     check_key: CheckKey | None = None
     is_peer: Callable[[str, str | None], bool] = lambda voucher, key: True
     passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
+    holding: Holding | None = None
     new_call: CallFactory = ChatCall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,11 +81,11 @@ class Forwarding:
             await self.app(scope, receive, send)
             return
         try:
-            self.ownership.check(owner, named=named_by(scope["path"]), session=session_of(scope["path"]))
+            self._check(owner, scope)
         except DomainError as error:
             await self._refuse(await self._key_refused(scope) or error, scope, send)
         else:
-            await self._pass_on(owner.ordinal, scope, receive, send)
+            await self._pass_on(owner, scope, receive, send)
 
     async def _key_refused(self, scope: Scope) -> DomainError | None:
         try:
@@ -112,21 +115,19 @@ class Forwarding:
         finally:
             told.ended()
 
-    async def _pass_on(self, ordinal: int, scope: Scope, receive: Receive, send: Send) -> None:
-        call, told = turn_call(scope), None
-        if call is not None:
-            told = PassedCall(self.metrics, request_id=request_id(scope), to=ordinal)
+    def _check(self, owner: Owner, scope: Scope) -> None:
+        self.ownership.check(owner, named=named_by(scope["path"]), session=session_of(scope["path"]))
+
+    async def _pass_on(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+        told = None
+        if turn_call(scope) is not None:
+            told = PassedCall(self.metrics, request_id=request_id(scope), to=owner.ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
-        peers, body_limit = self.ownership.peers, self.body_limit(scope)
-        receipt = None if call is None else random_hex()
         try:
-            async with self.passing(scope):
-                try:
-                    await pass_on(peers, ordinal, scope, receive, answer.send, body_limit=body_limit, receipt=receipt)
-                finally:
-                    if call is not None and receipt is not None and answer.status == HTTPStatus.OK:
-                        received = answer.whole and await emptied_of(scope)()
-                        await _give_receipt(peers, ordinal, receipt, call.needed_key(), received=received)
+            if told is None or self.holding is None:
+                await self._pass_once(owner.ordinal, scope, receive, answer)
+            else:
+                await self._pass_in_time(owner, scope, receive, answer, told, self.holding)
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
             refused = error.code
@@ -134,6 +135,32 @@ class Forwarding:
         finally:
             if told is not None:
                 told.ended(status=answer.status, outcome=refused or (ANSWERED if answer.whole else CUT_SHORT))
+
+    async def _pass_in_time(
+        self, owner: Owner, scope: Scope, receive: Receive, answer: "_PassedAnswer", told: PassedCall, holding: Holding
+    ) -> None:
+        """Pass a turn's call on, again whenever the owner answers that could not be reached before."""
+        until, length = holding.until(), _declared(scope["headers"], limit=self.body_limit(scope))
+        while True:
+            try:
+                await self._pass_once(owner.ordinal, scope, receive, answer)
+                return
+            except OwnerUnreachable as unreachable:
+                with told.held():
+                    if not await holding.wait(unreachable, body=length, until=until, left=closed_of(scope)):
+                        return
+            self._check(owner, scope)  # The fleet may have shrunk meanwhile.
+
+    async def _pass_once(self, ordinal: int, scope: Scope, receive: Receive, answer: "_PassedAnswer") -> None:
+        call, peers, body_limit = turn_call(scope), self.ownership.peers, self.body_limit(scope)
+        receipt = None if call is None else random_hex()
+        async with self.passing(scope):
+            try:
+                await pass_on(peers, ordinal, scope, receive, answer.send, body_limit=body_limit, receipt=receipt)
+            finally:
+                if call is not None and receipt is not None and answer.status == HTTPStatus.OK:
+                    received = answer.whole and await emptied_of(scope)()
+                    await _give_receipt(peers, ordinal, receipt, call.needed_key(), received=received)
 
     async def _is_here(self, scope: Scope) -> bool:
         session = session_of(scope["path"]) or session_in(scope["query_string"])
@@ -293,7 +320,7 @@ class _Upload:
     def check_declared(self, headers: Headers) -> None:
         """Raises BodyTooLarge where the body says that it is too large."""
         if self.body is None:
-            declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=self.limit)
+            _declared(headers, limit=self.limit)
 
     def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
@@ -330,6 +357,11 @@ class _Upload:
             raise
         finally:
             self._read.set()
+
+
+def _declared(headers: Headers, *, limit: int) -> int:
+    """Bytes of a request's body, 0 where it does not say. Raises BodyTooLarge."""
+    return declared_length(framing(headers).get(LENGTH, b"").decode("latin-1"), limit=limit)
 
 
 def _raw_path(scope: Scope) -> str:

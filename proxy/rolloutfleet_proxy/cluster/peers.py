@@ -5,7 +5,7 @@ Their addresses follow from the settings; how they are is asked of each one's `/
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
@@ -77,6 +78,10 @@ class Peers:
         """What shows others that a call comes from a proxy."""
         self.callers = Callers()
         """Callers of requests that are passed on to others."""
+        self.lost: frozenset[int] = frozenset(settings.lost_proxies)
+        """Ordinals of proxies that nobody is to wait for."""
+        self._changed = Broadcast()
+        """A proxy has answered that did not before, or something else has changed for who waits for one."""
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -87,13 +92,27 @@ class Peers:
         """Whether it did not answer when it was last looked at, a second or so ago."""
         return ordinal in self._seen and self._seen[ordinal].state == "unreachable"
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a proxy to answer again."""
+        return self._changed.waiting
+
+    async def changed(self, seconds: float) -> None:
+        """Return when a proxy answers that did not before, or after so many seconds."""
+        await self._changed.wait(seconds)
+
+    def look_again(self) -> None:
+        """Those who wait for a proxy are to look whether they still do."""
+        self._changed.wake()
+
     def table(self) -> list[Peer]:
         """All proxies by ordinal; a proxy that is scaled away counts itself too."""
         return sorted([*self._seen.values(), self.itself()], key=lambda peer: peer.ordinal)
 
-    def follow(self, replicas: int) -> None:
+    def follow(self, replicas: int, *, lost: Iterable[int] = ()) -> None:
         """The fleet has so many proxies from now on. Nothing is placed at a new one before it was looked at."""
-        self.replicas = replicas
+        self.replicas, self.lost = replicas, frozenset(lost)
+        self.look_again()
         self.learn(replicas)
         self._seen = {ordinal: self._seen.get(ordinal, self._unseen(ordinal)) for ordinal in self.others}
 
@@ -200,8 +219,11 @@ class Peers:
             return None
 
     def _note(self, peer: Peer) -> None:
-        if peer.ordinal in self._seen:  # it may have been scaled away while it was asked
+        before = self._seen.get(peer.ordinal)
+        if before is not None:  # it may have been scaled away while it was asked
             self._seen[peer.ordinal] = peer
+            if before.state == "unreachable" != peer.state:
+                self.look_again()
 
 
 def _described(said: dict[str, Any], ordinal: int, url: str) -> Peer:

@@ -258,6 +258,7 @@ class OwnerUnreachable(OwnerFailed, code=codes.OWNER_UNREACHABLE):
 
     def __init__(self, ordinal: int, why: str = "no connection could be made") -> None:
         super().__init__(f"Proxy {ordinal} can't be reached: {why}.")
+        self.ordinal = ordinal
 
 
 class OwnerUnavailable(OwnerFailed, code=codes.OWNER_UNAVAILABLE):

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Figures:
     collections: Collections
     probing: Probing
     checking: Checking
+    wait_for_owners: Callable[[], int]
+    """How many calls wait for another proxy to answer again."""
 
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
@@ -113,7 +115,8 @@ class Figures:
             store.read(ledger), asyncio.to_thread(resident.of_tree), asyncio.to_thread(self.sessions.admission.room)
         )
         measured, weights = self.metrics, self.gate
-        _set(measured.calls_held, {"pause": weights.waiting, "drain": self.sessions.drains.held})
+        held = {"pause": weights.waiting, "drain": self.sessions.drains.held, "owner": self.wait_for_owners()}
+        _set(measured.calls_held, held)
         measured.request_bytes.set(self.in_flight.nbytes)
         measured.draining.set(self.sessions.drains.draining)
         measured.paused.set(weights.paused)

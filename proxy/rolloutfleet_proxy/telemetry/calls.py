@@ -42,7 +42,23 @@ def _call_id() -> str:
 
 
 @dataclass(eq=False, slots=True)
-class ChatCall:
+class _Held:
+    """How long a call was held before anything was done for it."""
+
+    _held: float = field(init=False, default=-1.0)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The call is held until the block ends; more than once adds up."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._held = max(self._held, 0.0) + perf_counter() - began
+
+
+@dataclass(eq=False, slots=True)
+class ChatCall(_Held):
     """One call of a caller, which may make a turn, join one, or be given one again."""
 
     metrics: Metrics
@@ -67,7 +83,6 @@ class ChatCall:
     prompt_tokens: int = -1
     completion_tokens: int = -1
     _arrived: float = field(default_factory=perf_counter)
-    _held: float = -1.0
     _in_flight_before: int = field(init=False)
     _read: bool = False
 
@@ -79,15 +94,6 @@ class ChatCall:
         """What is asked is known."""
         self.session_id, self.messages, self.stream = session_id, len(asked.messages), asked.stream
         self._start()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A drain holds the call until the block ends; more than once adds up."""
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self._held = max(self._held, 0.0) + perf_counter() - began
 
     def waits_for(self, turn_id: str, phases: Phases) -> None:
         self.turn_id, self.phases = turn_id, phases
@@ -155,7 +161,7 @@ class CallFactory(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class PassedCall:
+class PassedCall(_Held):
     """A chat call of another proxy's session: that proxy tells of the call, this one that it passed it on."""
 
     metrics: Metrics
@@ -178,6 +184,7 @@ class PassedCall:
                 passed_to=self.to,
                 status=status,
                 outcome=outcome,
+                held_ms=milliseconds(self._held),
                 total_ms=milliseconds(perf_counter() - self._began),
             )
         )

@@ -90,6 +90,7 @@ class PassEnded(Event, frozen=True, kw_only=True, gc=False):
     passed_to: int
     status: int
     outcome: str
+    held_ms: float
     total_ms: float
 
 

@@ -178,7 +178,13 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 async def admin(toy: None, fleet: Fleet, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    elsewhere = {"replicas": 2, "peers": {"ports": [9, 9]}, "body_limit": LIMIT, "models": {"names": ["toy"]}}
+    elsewhere = {
+        "replicas": 2,
+        "lost_proxies": [1],
+        "peers": {"ports": [9, 9]},
+        "body_limit": LIMIT,
+        "models": {"names": ["toy"]},
+    }
     async with proxy_in_process(fleet, tmp_path, **elsewhere) as (_, client):
         yield client
 
