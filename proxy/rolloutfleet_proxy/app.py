@@ -145,6 +145,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call:
         ownership,
         body_limit=body_limit,
         metrics=services.metrics,
+        receipting=services.receipting,
         check_key=partial(require_key_of_somewhere, services.access, ownership),
         is_peer=services.access.is_peer,
         passing=partial(_passing, services.drains, opened.under_way),

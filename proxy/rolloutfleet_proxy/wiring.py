@@ -22,6 +22,7 @@ from rolloutfleet_proxy.cluster.gathering import Gatherer
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement
+from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
@@ -392,6 +393,8 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)
     stack.callback(conversations.close)
     context_length = parts.tokenizing.chat_format.context_length
+    receipting = Receipting(peers)
+    stack.push_async_callback(receipting.close)
     turns = TurnService(
         store=store,
         sessions=parts.registry,
@@ -416,6 +419,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         fleet_weights=FleetWeights(weights, ordinal=peers.own, engines=parts.engine, clock=time.monotonic),
         peers=peers,
         placement=Placement(peers, store.writer),
+        receipting=receipting,
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
         drains=parts.drains,
         figures=figures,

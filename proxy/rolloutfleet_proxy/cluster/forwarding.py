@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
 
 import aiohttp
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
 from rolloutfleet_proxy.http.departures import closed_of
@@ -45,9 +45,6 @@ from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, CallFactory,
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
 
-RECEIPTS_PATH: Final = "/peers/receipts"
-_RECEIPT_TIMEOUT: Final = 5.0
-
 
 class ClientLeft(Exception):
     """The caller closed the connection."""
@@ -66,6 +63,7 @@ class Forwarding:
     ownership: Ownership
     body_limit: LimitOf
     metrics: Metrics
+    receipting: Receipting
     check_key: CheckKey | None = None
     is_peer: Callable[[str, str | None], bool] = lambda voucher, key: True
     passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
@@ -160,7 +158,7 @@ class Forwarding:
             finally:
                 if call is not None and receipt is not None and answer.status == HTTPStatus.OK:
                     received = answer.whole and await emptied_of(scope)()
-                    await _give_receipt(peers, ordinal, receipt, call.needed_key(), received=received)
+                    await self.receipting.give(ordinal, receipt, received=received)
 
     async def _is_here(self, scope: Scope) -> bool:
         session = session_of(scope["path"]) or session_in(scope["query_string"])
@@ -271,18 +269,6 @@ async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", sen
             raise upload.ended from None
         peers.note_unreachable(ordinal)
         raise
-
-
-async def _give_receipt(peers: Peers, ordinal: int, receipt: str, key: str, *, received: bool) -> None:
-    """Tell the owner whether its answer's last byte left to the caller. Where it can't be told it takes it that nobody
-    knows."""
-    headers, content = {"Authorization": f"Bearer {key}"}, {"received": received}
-    path = f"{RECEIPTS_PATH}/{receipt}"
-    try:
-        await peers.ask(ordinal, "POST", path, headers=headers, content=content, timeout=_RECEIPT_TIMEOUT)
-    except DomainError as error:
-        if received:
-            logger.warning("proxy %d could not be told that its answer arrived: %s", ordinal, error)
 
 
 async def _pass_back(response: aiohttp.ClientResponse, ordinal: int, send: Send) -> None:

@@ -9,9 +9,10 @@ from fastapi import Depends, Request
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.cluster.placement import Placement
+from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.domain.session import Gone
-from rolloutfleet_proxy.http.headers import presented_key
+from rolloutfleet_proxy.http.headers import FROM_PEER, presented_key
 from rolloutfleet_proxy.ids import owner_of_key
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.services.access import Access, there
@@ -49,6 +50,7 @@ class Services:
     fleet_weights: FleetWeights
     peers: Peers
     placement: Placement
+    receipting: Receipting
     ownership: Ownership
     drains: Drains
     figures: Figures
@@ -78,6 +80,12 @@ TheServices = Annotated[Services, Depends(_services)]
 async def require_admin(request: Request) -> None:
     """Lets the admin's key pass. Raises InvalidKey, or ForbiddenScope for a session's key."""
     await services_of(request).access.check_admin(presented_key(request.headers))
+
+
+async def require_peer(request: Request) -> None:
+    """Lets other proxies pass, and the admin's key. Raises as `require_admin`."""
+    if not request.scope.get(FROM_PEER, False):
+        await require_admin(request)
 
 
 async def require_key_of_somewhere(access: Access, ownership: Ownership, key: str | None) -> None:
@@ -115,5 +123,6 @@ async def session_of_key(request: Request) -> Session:
 
 
 AdminOnly = Depends(require_admin)
+PeersOnly = Depends(require_peer)
 AnySession = Annotated[Session, Depends(require_session())]
 SessionOfKey = Annotated[Session, Depends(session_of_key)]

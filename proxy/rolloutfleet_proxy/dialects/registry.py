@@ -25,7 +25,7 @@ DIALECTS: Final[Sequence[Dialect[Any]]] = (OpenAIChat(), AnthropicMessages(), Op
 """A new dialect is one line here."""
 
 _FOUND = "rolloutfleet.dialect"
-_LONGEST_RECEIPT: Final = 64
+LONGEST_RECEIPT: Final = 64
 """Characters of a receipt's name; it is kept until the receipt comes, and any caller can send one."""
 
 
@@ -55,7 +55,7 @@ class DialectCall:
         """The receipt that comes for the answer, where another proxy passes it on: what has left from here may still be
         lost there."""
         name = self.headers.get(RECEIPT, "") if FORWARDED in self.headers else ""
-        return name if 0 < len(name) <= _LONGEST_RECEIPT else None
+        return name if 0 < len(name) <= LONGEST_RECEIPT else None
 
     def needed_key(self) -> str:
         """The key. Raises MissingKey, which says where this API has it."""

@@ -35,10 +35,10 @@ class Receipts:
         timer = asyncio.get_running_loop().call_later(OVERDUE, self._overdue, name)
         self._awaited[name] = _Awaited(session, number, timer)
 
-    def came(self, name: str, session: Session, *, received: bool) -> None:
-        """What its receipt says. Where nothing of the session waits for it, the call has ended some other way."""
+    def came(self, name: str, *, received: bool) -> None:
+        """What its receipt says. Where nothing waits for it, the call has ended some other way."""
         awaited = self._awaited.get(name)
-        if awaited is None or awaited.session is not session:
+        if awaited is None:
             return
         self.drop(name)
         if received:

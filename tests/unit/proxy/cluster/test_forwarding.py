@@ -15,6 +15,7 @@ from tests.unit.proxy.cluster.served import Served, served, settings_of
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_call, owner_of_names
 from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.http.headers import FORWARDED, end_to_end
@@ -159,6 +160,7 @@ async def running(
                 ownership_of(ordinal, peers, ephemeral=ephemeral, imported=imported),
                 body_limit=lambda scope: LIMIT,
                 metrics=metrics,
+                receipting=Receipting(peers),
             )
             servers.append(await served(app, PORTS[ordinal]))
             stack.push_async_callback(servers[ordinal].stop)

@@ -15,6 +15,7 @@ from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import POLL_INTERVAL, Peers
+from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.domain.errors import OwnerUnreachable
 from rolloutfleet_proxy.http.departures import CLOSED
 from rolloutfleet_proxy.ids import SESSION, Owner
@@ -140,6 +141,7 @@ async def running() -> AsyncIterator[Proxy]:
             Ownership(own=Owner(0, "1" * 12), peers=peers, adopted=adopted, ephemeral=False),
             body_limit=lambda scope: 1000,
             metrics=Metrics(),
+            receipting=Receipting(peers),
             holding=Holding(peers=peers, max_hold=lambda: MAX_HOLD, ending=lambda: made.ending),
         )
         yield made
