@@ -87,17 +87,23 @@ def up(
 @app.command()
 def prepare(
     name: Name = None,
-    if_possible: Annotated[bool, typer.Option("--if-possible", help="Else say why, and do nothing.")] = False,
+    if_possible: Annotated[
+        bool, typer.Option("--if-possible", help="Where none can be had, say why, and prepare an API server alone.")
+    ] = False,
 ) -> None:
-    """Make and cache all that takes long (programs, the node image), and no cluster yet."""
+    """Make and cache all that takes long (programs, the node image), and no cluster yet. Says first what is missing."""
     settings = _settings(name=name)
+    why_not = lifecycle.why_not(settings)
+    if why_not is not None:
+        if not if_possible:
+            raise ClusterError(why_not)
+        say(f"No cluster can be had here, so only what an API server needs is prepared. {why_not}")
+    elif shutil.which("debootstrap") is None:
+        say("debootstrap is missing; images that can't be pulled are made with it: apt-get install debootstrap")
     for program in (*binaries.BARE_API, "helm"):
         binaries.program(program)
-    why_not = lifecycle.why_not(settings)
-    if why_not is not None and if_possible:
-        say(f"No cluster can be had here, so none is prepared. {why_not}")
-        return
-    lifecycle.prepare(settings)
+    if why_not is None:
+        lifecycle.prepare(settings)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """What the test cluster decides before it touches anything: capabilities, routes, ranges, names, what to undo."""
 
 import json
+import shutil
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
-from toolchain.kubernetes import binaries, kind, pod_network, routes
+from toolchain.kubernetes import binaries, cli, kind, lifecycle, pod_network, routes
 from toolchain.kubernetes.docker import held_capabilities
 from toolchain.kubernetes.failures import ClusterError
 from toolchain.kubernetes.records import Record, routes_only_needed_by
@@ -70,6 +71,22 @@ def test_settings_that_no_cluster_can_have_are_refused(given: dict[str, Any], fa
 def test_settings_can_be_given_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUTFLEET_E2E_POD_RANGE", "10.200.0.0/16")
     assert Settings().pod_range == IPv4Network("10.200.0.0/16")
+
+
+@pytest.mark.parametrize(
+    ("why_not", "said"), [("Start Docker.", "Start Docker."), (None, "apt-get install debootstrap")]
+)
+def test_what_is_missing_is_said_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, why_not: str | None, said: str
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(lifecycle, "why_not", lambda settings: why_not)
+    monkeypatch.setattr(lifecycle, "prepare", lambda settings: done.append("prepared"))
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    monkeypatch.setattr(binaries, "program", done.append)
+    monkeypatch.setattr(cli, "say", done.append)
+    cli.prepare(if_possible=True)
+    assert said in done[0] and done[1:] == [*binaries.BARE_API, "helm", *(["prepared"] if why_not is None else [])]
 
 
 def test_kind_is_told_of_ranges_workers_and_the_image() -> None:
