@@ -28,6 +28,22 @@ def test_a_restart_by_id_reaches_every_pod_once(operator: Operator, namespace: K
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Pod"}}), "Pod")
 
 
+def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
+    operator: Operator, namespace: Kubectl, images: Images
+) -> None:
+    fleet = Fleet(namespace, images)
+    fleet.make()
+    uids = fleet.uids()
+    with fleet.traffic(retries=RETRIES_WHERE_THE_POD_GOES) as traffic:
+        namespace("rollout", "restart", f"statefulset/{fleet.name}-proxy")
+        fleet.until("every pod is another", lambda: not set(uids.values()) & set(fleet.uids().values()))
+        fleet.until_ready()
+    assert fleet.status()["restarts"]["rollout"] == len(uids)
+    assert traffic.errors == []
+    assert len(traffic.answered) > 3
+    assert traffic.lost(fleet.export(2)) == {}
+
+
 def _restart_by_id(fleet: Fleet, way: str) -> None:
     """Let every proxy restart once, under agents; nothing else restarts."""
     fleet.make()

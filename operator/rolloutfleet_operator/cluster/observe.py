@@ -86,6 +86,7 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> Obser
         uid=meta["uid"],
         ordinal=ordinal_of(meta["name"]),
         template_hash=annotations.get(TEMPLATE_HASH, ""),
+        restarted_at=annotations.get(_RESTARTED_AT, ""),
         notes=_notes(annotations, meta.get("labels") or {}),
         stats=polled.stats,
         key_refused=polled.key_refused,
@@ -193,6 +194,10 @@ def _claim(claim: Object, asked: int | None, events: Warnings, now: float) -> Ob
     )
 
 
+_RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
+"""Annotation that `kubectl rollout restart` puts into a pod template."""
+
+
 def workload(stateful_set: Object | None, events: Warnings, *, now: float) -> ObservedStatefulSet | None:
     if stateful_set is None:
         return None
@@ -204,6 +209,7 @@ def workload(stateful_set: Object | None, events: Warnings, *, now: float) -> Ob
         replicas=spec["replicas"],
         template_hash=annotations.get(TEMPLATE_HASH, ""),
         restart_id=annotations.get(RESTART_NOTE),
+        restarted_at=annotations.get(_RESTARTED_AT, ""),
         current=status.get("observedGeneration") == meta["generation"],
         failed_create=events.of(meta["uid"], now=now) if missing else "",
     )

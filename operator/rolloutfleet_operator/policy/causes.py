@@ -20,7 +20,7 @@ from rolloutfleet.status import RestartStatus
 from rolloutfleet_operator.policy import memory
 from rolloutfleet_operator.policy.memory import Standing, Verdict
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod, seconds_of
-from rolloutfleet_operator.policy.rollout import Roll
+from rolloutfleet_operator.policy.rollout import Roll, is_outdated
 from rolloutfleet_operator.policy.steps import Way
 
 CRASH: Final = "crash"
@@ -187,7 +187,7 @@ def _outdated(pod: ObservedPod, state: FleetState) -> Need | None:
 
 
 def _is_outdated(pod: ObservedPod, state: FleetState) -> bool:
-    return pod.template_hash != state.observed.template_hash
+    return is_outdated(pod, state.observed)
 
 
 UNRESPONSIVE: Final = Replacement(

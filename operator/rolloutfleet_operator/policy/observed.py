@@ -163,6 +163,8 @@ class ObservedPod(ObservedOtherPod):
     ordinal: int
     template_hash: str
     """The annotation that our template gave it; empty where there is none."""
+    restarted_at: str = ""
+    """As ObservedStatefulSet has it, when the pod was made."""
     grace: float = 90.0
     notes: Mapping[str, str] = field(default_factory=dict)
     """Its annotations and labels of our group, by full name."""
@@ -253,6 +255,8 @@ class ObservedStatefulSet:
     """Of the template that new pods get."""
     restart_id: str | None = None
     """RESTART_NOTE of that template."""
+    restarted_at: str = ""
+    """The annotation that `kubectl rollout restart` puts into the template; empty where it never did."""
     current: bool = True
     """Its controller has seen this generation, so that a new pod gets this template."""
     failed_create: str = ""

@@ -1,7 +1,8 @@
 """The rollout of a template: which pods are outdated, which may get the new template, and what stops a roll.
 
-A new template, and a restart that is requested by id, go from proxy to proxy. A roll stops at the first proxy that has
-the new template and does not become Ready. A corrected template makes that one outdated and down, so it comes first.
+A new template, and a restart that is requested by id or with kubectl, go from proxy to proxy. A roll stops at the first
+proxy that has the new template and does not become Ready. A corrected template makes that one outdated and down, so it
+comes first.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Roll:
     members: tuple[ObservedPod, ...]
     """The pods that the spec asks for."""
     outdated: tuple[ObservedPod, ...]
-    """Of another template than the one that is asked for."""
+    """Of another template than the one that is asked for, or older than a `kubectl rollout restart`."""
     restart_pending: tuple[ObservedPod, ...]
     """Those for which the restart that is asked for by id has not been made."""
     replaceable: tuple[ObservedPod, ...]
@@ -48,19 +49,34 @@ def is_unanswered(spec: FleetSpec, observed: ObservedFleet) -> bool:
     return spec.restart is not None and spec.restart.id != observed.status.restart.observed_id
 
 
+def is_outdated(pod: ObservedPod, observed: ObservedFleet) -> bool:
+    """Whether a new pod would be another."""
+    return pod.template_hash != observed.template_hash or _is_restarted_by_hand(pod, observed)
+
+
+def _is_restarted_by_hand(pod: ObservedPod, observed: ObservedFleet) -> bool:
+    """Whether it is older than the newest `kubectl rollout restart` of the proxies."""
+    restarted_at = "" if observed.workload is None else observed.workload.restarted_at
+    return restarted_at not in ("", pod.restarted_at)
+
+
 def roll_of(spec: FleetSpec, observed: ObservedFleet, members: tuple[ObservedPod, ...], now: float) -> Roll:
     """`members` are the pods that the spec asks for, by ordinal."""
     asked = None if spec.restart is None else spec.restart.id
     unanswered = is_unanswered(spec, observed)
     # A pod says itself that it has had that restart: it got the id with its template, or when its proxy had booted.
     restart_pending = tuple(pod for pod in members if unanswered and pod.notes.get(RESTART_NOTE) != asked)
-    outdated = tuple(pod for pod in members if pod.template_hash != observed.template_hash)
-    updated = [pod for pod in members if pod.template_hash == observed.template_hash]
+    outdated = tuple(pod for pod in members if is_outdated(pod, observed))
+    updated = [pod for pod in members if pod not in outdated]
     stopped_by = next((pod for pod in updated if outdated and _fails(pod, now)), None)
     may = outdated
     if spec.update_policy != "Automatic":
         # What a restart by id left broken is part of it.
-        may = tuple(pod for pod in outdated if pod in restart_pending or (unanswered and pod.is_down))
+        may = tuple(
+            pod
+            for pod in outdated
+            if pod in restart_pending or _is_restarted_by_hand(pod, observed) or (unanswered and pod.is_down)
+        )
     replaceable = tuple(pod for pod in may if stopped_by is None or pod.is_down)
     return Roll(
         members=members,

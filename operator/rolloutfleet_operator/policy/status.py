@@ -268,7 +268,9 @@ def _rolling(view: View) -> Condition | None:
 def _waits(view: View) -> bool:
     """Whether no outdated pod may be updated before a restart is asked for."""
     roll = view.decision.roll
-    return view.spec.update_policy == "OnRequest" and not any(pod in roll.restart_pending for pod in roll.outdated)
+    return view.spec.update_policy == "OnRequest" and not any(
+        pod in roll.restart_pending or pod in roll.replaceable for pod in roll.outdated
+    )
 
 
 def _memory(view: View) -> Condition:

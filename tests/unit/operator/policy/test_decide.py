@@ -415,6 +415,21 @@ def test_on_request_too_a_corrected_template_replaces_what_the_wrong_one_broke()
     assert world.status.restart.observed_id == "now"
 
 
+@pytest.mark.parametrize("policy", ["Automatic", "OnRequest"])
+def test_a_rollout_restart_with_kubectl_replaces_each_proxy_once_after_its_drain(policy: str) -> None:
+    world = World(fleet(updatePolicy=policy))
+    operator = begun(world)
+    world.rollout_restart()
+    go_on(world, operator, passes=5)
+    assert condition(world, "Progressing") == ("True", "RollingOut")
+    assert condition(world, "UpdateAvailable")[0] == "False"
+    assert sum(not pod.ready for pod in world.pods.values()) <= 1
+    settle([world], operator, passes=300)
+    assert sorted(world.deeds.restarted) == [(world.pod_name(ordinal), "evicted: rollout") for ordinal in range(3)]
+    assert {pod.restarted_at for pod in world.pods.values()} == {world.restarted_at}
+    assert condition(world) == ("True", "Serving") and not world.deeds.cut
+
+
 def test_while_something_is_on_its_way_it_is_looked_at_often() -> None:
     world = World(fleet())
     operator = begun(world)

@@ -82,6 +82,7 @@ class Pod:
     up_at: float
     """When its proxy serves."""
     generation: int
+    restarted_at: str = ""
     drain: Drain | None = None
     warm_at: float = 0.0
     in_flight: int = 0
@@ -160,6 +161,8 @@ class World:
         self.workload: ObservedStatefulSet | None = None
         self.applied: ObservedStatefulSet | None = None
         """The StatefulSet as the operator last made it."""
+        self.restarted_at = ""
+        """The annotation of `kubectl rollout restart` in the StatefulSet's template."""
         self.peers: int = 0
         self.settings_since: float | None = None
         self.settings_generation = 0
@@ -214,6 +217,7 @@ class World:
             ordinal=ordinal,
             created=self.now,
             template=self.workload.template_hash,
+            restarted_at=self.workload.restarted_at,
             store=store,
             notes={} if asked is None else {RESTART_NOTE: asked},
             up_at=self.now + START,
@@ -368,6 +372,7 @@ class World:
             ordinal=pod.ordinal,
             created=pod.created,
             template_hash=pod.template,
+            restarted_at=pod.restarted_at,
             ready=pod.ready,
             ready_since=pod.ready_since,
             terminating_since=pod.terminating_since,
@@ -391,6 +396,14 @@ class World:
             live_generation=pod.generation,
         )
 
+    # What is done to it by hand.
+
+    def rollout_restart(self) -> None:
+        """`kubectl rollout restart` of the StatefulSet."""
+        assert self.workload is not None
+        self.restarted_at = f"{self.now}"
+        self.workload = self.applied = replace(self.workload, restarted_at=self.restarted_at)
+
     # What is done to it by the operator.
 
     def write_status(self, status: FleetStatus, version: int) -> bool:
@@ -406,7 +419,7 @@ class World:
         replicas, peers = decision.replicas, decision.peers
         asked = None if self.spec.restart is None else self.spec.restart.id
         self.workload = self.applied = ObservedStatefulSet(
-            replicas=replicas, template_hash=self.template, restart_id=asked
+            replicas=replicas, template_hash=self.template, restart_id=asked, restarted_at=self.restarted_at
         )
         if (self.peers, self.settings_generation) != (peers, self.generation):
             self.peers, self.settings_generation, self.settings_since = peers, self.generation, self.now
