@@ -44,6 +44,25 @@ def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
     assert traffic.lost(fleet.export(2)) == {}
 
 
+def test_agents_at_the_service_notice_no_container_and_no_pod_that_is_replaced(
+    operator: Operator, namespace: Kubectl, images: Images
+) -> None:
+    fleet = Fleet(namespace, images, spec={"endpoint": {"publicURL": f"http://demo.{namespace.namespace}.svc"}})
+    fleet.make()
+    with fleet.traffic(retries=2) as traffic:
+        for way in ("Container", "Pod"):
+            fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
+            fleet.until(f"the {way} is restarted", lambda way=way: _restarted(fleet, way))
+            fleet.until_ready()
+        for pod, uid in fleet.uids().items():
+            namespace("delete", "pod", pod)
+            fleet.until(f"{pod} is another", lambda pod=pod, uid=uid: fleet.uids().get(pod, uid) != uid)
+            fleet.until_ready()
+    assert traffic.errors == []
+    assert len(traffic.answered) > 3
+    assert traffic.lost(fleet.export(2)) == {}
+
+
 def _restart_by_id(fleet: Fleet, way: str) -> None:
     """Let every proxy restart once, under agents; nothing else restarts."""
     fleet.make()

@@ -19,7 +19,7 @@ from rolloutfleet.spec_for_proxies import (
     TokenizerSpec,
     WeightsSpec,
 )
-from rolloutfleet.units import Quantity
+from rolloutfleet.units import Duration, Quantity
 
 MIB = 2**20
 
@@ -177,6 +177,8 @@ class ProxySettings(BaseModel):
     """How often a silent stream gets a keep-alive comment."""
     drain_timeout: PositiveDuration = 60.0
     """How long a drain waits for calls in flight before it aborts them."""
+    leave_time: Duration = 0.0
+    """How long a drain that ends in an exit takes at the least: load balancers hear meanwhile that the proxy leaves."""
     log: LogSettings = LogSettings()
     """The log."""
     generation: int = 0

@@ -300,6 +300,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
             cut=partial(_cut_calls, registry, under_way),
             host=start.host,
             timeout=settings.drain_timeout,
+            leave_time=settings.leave_time,
             max_hold=max_hold,
             served=store.clock.now,
             begins_to_hold=partial(_begin_to_hold, commits, peers),

@@ -96,6 +96,9 @@ class Drains:
     host: Host
     timeout: float
     """Seconds that calls in flight have to finish in."""
+    leave_time: float
+    """Seconds from the begin of a drain to the exit that it asks for, at the least: others send calls until they have
+    seen that this proxy is not ready. A signal does not wait: whoever sends one has let them know before."""
     max_hold: float
     """Seconds that one is held at the most."""
     served: Callable[[], float]
@@ -335,10 +338,14 @@ class Drains:
                     logger.info("drain %s: %d calls in flight are aborted", drain.id or drain.reason, left)
                     cut_for = drain.began
                     self.cut()
-                if drain.then != "stay" and (not left or cut_for == drain.began):
+                if drain.then != "stay" and (not left or cut_for == drain.began) and not self._leaves(drain, now):
                     self._begin_to_end()
                     return
             await asyncio.sleep(POLL_INTERVAL)
+
+    def _leaves(self, drain: Drain, now: float) -> bool:
+        """Whether the exit has to wait until others have seen that it comes."""
+        return drain.then == "exit" and not self.stopped and now < drain.began + self.leave_time
 
     async def _look_for_successor(self, drain: Drain) -> None:
         """Begin to hold calls when it is ready. A restart without one is undone: the calls go on here."""

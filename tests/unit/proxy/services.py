@@ -40,6 +40,7 @@ def session_service(store: Store, registry: SessionRegistry) -> SessionService:
             cut=lambda: None,
             host=NoHost(),
             timeout=1.0,
+            leave_time=0.0,
             max_hold=1.0,
             served=time.monotonic,
         ),

@@ -22,6 +22,12 @@ GENERATION: Final = f"{GROUP}/generation"
 ROTATION_ID: Final = f"{GROUP}/rotation-id"
 ROTATED_AT: Final = f"{GROUP}/rotated-at"
 
+READY_PERIOD: Final = 5
+READY_FAILURES: Final = 2
+"""How often the kubelet asks a proxy whether it is ready, in seconds, and how often in vain before it is not."""
+LEAVE_TIME: Final = READY_PERIOD * READY_FAILURES + 2.0
+"""Seconds until other nodes have heard that a proxy is not ready."""
+
 PROXY_PORT: Final = 8080
 SERVICE_PORT: Final = 80
 GATEWAY_PORT: Final = 30000

@@ -34,7 +34,9 @@ DUMPS: Final = "dumps"
 PATH: Final = "spec.proxies.podTemplate"
 ENVIRONMENT: Final = "ROLLOUTFLEET_"
 
-GRACE_BEYOND_DRAIN: Final = 30
+_LEAVING: Final = 5
+"""Seconds from a deleted pod's leaving the Service to its end, for other nodes to hear of it."""
+GRACE_BEYOND_DRAIN: Final = 30 + _LEAVING
 START_PERIOD: Final = 2
 START_TRIES: Final = 1800
 """Together an hour for a full store to be opened, before the kubelet gives up on a start."""
@@ -126,7 +128,8 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
         "startupProbe": get("/health", "http", period=START_PERIOD, timeout=5, failures=START_TRIES),
         # While a worker is replaced, calls wait in the socket's backlog, the kubelet's too.
         "livenessProbe": get("/health", "http", period=10, timeout=10, failures=30),
-        "readinessProbe": get("/ready", "http", period=5, timeout=5, failures=2),
+        "readinessProbe": get("/ready", "http", period=names.READY_PERIOD, timeout=5, failures=names.READY_FAILURES),
+        "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVING}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 

@@ -37,6 +37,7 @@ def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> P
         replicas=max(peers, 1),
         host="0.0.0.0",
         port=names.PROXY_PORT,
+        leave_time=names.LEAVE_TIME,
         state_dir=Path(names.STATE_PATH),
         dump_dir=Path(names.DUMPS_PATH),
         peers=PeersSettings(template=f"http://{fleet.proxies}-{{ordinal}}.{domain}:{{port}}"),

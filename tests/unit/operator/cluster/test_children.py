@@ -8,6 +8,7 @@ import pytest
 from tests.unit.operator.cluster.fleets import OPERATOR, fleet_of, spec_of
 
 from rolloutfleet.settings import ProxySettings
+from rolloutfleet.units import parse_duration
 from rolloutfleet_engine.cues import parse_cues
 from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies
@@ -127,11 +128,19 @@ def test_pods_replace_themselves_never() -> None:
 
 def test_grace_is_above_the_drain_and_above_the_gateways_own_shutdown() -> None:
     children = made(fleet_of(disruption={"drainTimeout": "2m"}))
-    assert pod_of(children, "StatefulSet", "math-proxy")["terminationGracePeriodSeconds"] == 150
+    assert pod_of(children, "StatefulSet", "math-proxy")["terminationGracePeriodSeconds"] == 155
     gateway = container_of(children, "Deployment", "math-gateway")
     shutdown = int(gateway["args"][gateway["args"].index("--shutdown-grace-period-secs") + 1])
     pause = gateway["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod_of(children, "Deployment", "math-gateway")["terminationGracePeriodSeconds"] > shutdown + pause
+
+
+def test_a_proxy_leaves_the_service_before_it_ends() -> None:
+    children = made(fleet_of())
+    proxy = container_of(children, "StatefulSet", "math-proxy")
+    probe, told = proxy["readinessProbe"], json.loads(children["ConfigMap", "math-settings"]["data"][SETTINGS_FILE])
+    assert proxy["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    assert parse_duration(told["leave_time"]) > probe["periodSeconds"] * probe["failureThreshold"]
 
 
 def test_a_full_store_has_an_hour_to_be_opened() -> None:

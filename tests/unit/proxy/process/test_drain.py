@@ -58,7 +58,9 @@ class Calls:
 class Life:
     """A proxy's life as far as drains go."""
 
-    def __init__(self, writer: Writer, clock: ServedClock, host: Host, *, timeout: float, max_hold: float) -> None:
+    def __init__(
+        self, writer: Writer, clock: ServedClock, host: Host, *, timeout: float, leave_time: float, max_hold: float
+    ) -> None:
         self.writer = writer
         self.calls = Calls()
         self.drains = Drains(
@@ -67,6 +69,7 @@ class Life:
             cut=self.calls.cut,
             host=host,
             timeout=timeout,
+            leave_time=leave_time,
             max_hold=max_hold,
             served=clock.now,
         )
@@ -85,6 +88,7 @@ async def life(
     *,
     host: Host | None = None,
     timeout: float = 3600.0,
+    leave_time: float = 0.0,
     max_hold: float = 60.0,
     crash: Crash | None = None,
     monotonic: Callable[[], float] | None = None,
@@ -92,7 +96,7 @@ async def life(
     database = open_database(folder)
     clock = ServedClock(database, monotonic=monotonic or asyncio.get_running_loop().time)
     writer = Writer(database, clock)
-    begun = Life(writer, clock, host or NoHost(), timeout=timeout, max_hold=max_hold)
+    begun = Life(writer, clock, host or NoHost(), timeout=timeout, leave_time=leave_time, max_hold=max_hold)
     await begun.drains.boot(crash)
     try:
         yield begun
@@ -278,6 +282,28 @@ async def test_a_restart_without_a_successor_is_undone(tmp_path: Path) -> None:
         await comes_true(lambda: not proxy.drains.draining)
         assert not keeper.ended.is_set()
         assert keeper.thens == ["restart", "stay"]
+
+
+async def test_an_exit_waits_until_others_have_seen_it_and_a_restart_or_a_signal_does_not(tmp_path: Path) -> None:
+    now, leave_time = asyncio.get_running_loop().time, 12.0
+
+    async def seconds_until_the_end(proxy: Life, keeper: Keeper) -> float:
+        began = now()
+        await asyncio.wait_for(keeper.ended.wait(), 2 * leave_time)
+        return now() - began
+
+    for number, then in enumerate(("exit", "restart")):
+        keeper = Keeper()
+        keeper.ready = True
+        async with life(tmp_path / f"{number}", host=keeper, leave_time=leave_time) as proxy:
+            await proxy.ask(then=then)
+            waited = await seconds_until_the_end(proxy, keeper)
+            assert (waited >= leave_time) is (then == "exit")
+    keeper = Keeper()
+    async with life(tmp_path / "signal", host=keeper, leave_time=leave_time) as proxy:
+        await proxy.ask(then="exit")
+        proxy.drains.stop("SIGTERM")
+        assert await seconds_until_the_end(proxy, keeper) < leave_time / 2
 
 
 async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
