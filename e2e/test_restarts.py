@@ -1,5 +1,7 @@
 """A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
 
+from functools import partial
+
 import pytest
 from toolchain.kubernetes.kubectl import Kubectl
 
@@ -14,6 +16,11 @@ RETRIES_WHERE_THE_POD_GOES = 8
 
 def _restarted(fleet: Fleet, wanted: str) -> bool:
     return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
+
+
+def _is_another(fleet: Fleet, pod: str, uid: str) -> bool:
+    """Whether the pod of that name has been replaced."""
+    return fleet.uids().get(pod, uid) != uid
 
 
 def test_a_restart_by_id_reaches_every_process_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
@@ -52,11 +59,11 @@ def test_agents_at_the_service_notice_no_container_and_no_pod_that_is_replaced(
     with fleet.traffic(retries=2) as traffic:
         for way in ("Container", "Pod"):
             fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
-            fleet.until(f"the {way} is restarted", lambda way=way: _restarted(fleet, way))
+            fleet.until(f"the {way} is restarted", partial(_restarted, fleet, way))
             fleet.until_ready()
         for pod, uid in fleet.uids().items():
             namespace("delete", "pod", pod)
-            fleet.until(f"{pod} is another", lambda pod=pod, uid=uid: fleet.uids().get(pod, uid) != uid)
+            fleet.until(f"{pod} is another", partial(_is_another, fleet, pod, uid))
             fleet.until_ready()
     assert traffic.errors == []
     assert len(traffic.answered) > 3
