@@ -27,6 +27,30 @@ IMAGES = ("dialects/test_images.py",)
 
 FAULTS = [
     Fault(
+        "an-answer-that-was-lost-behind-a-proxy-is-said-to-have-arrived",
+        Promise.RETRY,
+        PROXY,
+        "self._send(ordinal, lost=[name])",
+        "self._send(ordinal, received=[name])",
+        ("unit/proxy/cluster/test_receipting.py",),
+    ),
+    Fault(
+        "an-exit-is-seen-by-nobody-before",
+        Promise.WAITING,
+        PROXY,
+        "now < drain.began + self.leave_time",
+        "now < drain.began",
+        ("unit/proxy/process/test_drain.py",),
+    ),
+    Fault(
+        "a-rollout-restart-with-kubectl-reaches-no-proxy",
+        Promise.OPERATOR,
+        OPERATOR,
+        'restarted_at not in ("", pod.restarted_at)',
+        'restarted_at not in ("", restarted_at)',
+        ("unit/operator/policy/test_decide.py",),
+    ),
+    Fault(
         "a-lost-proxy-is-waited-for-and-no-other",
         Promise.WAITING,
         PROXY,
