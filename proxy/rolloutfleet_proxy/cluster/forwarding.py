@@ -25,6 +25,7 @@ from rolloutfleet_proxy.http.departures import closed_of
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
     FORWARDED,
+    FROM_PEER,
     LENGTH,
     RECEIPT,
     VOUCHER,
@@ -122,7 +123,7 @@ class Forwarding:
             told = PassedCall(self.metrics, request_id=request_id(scope), to=owner.ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
         try:
-            if told is None or self.holding is None:
+            if told is None or self.holding is None or scope.get(FROM_PEER, False):
                 await self._pass_once(owner.ordinal, scope, receive, answer)
             else:
                 await self._pass_in_time(owner, scope, receive, answer, told, self.holding)

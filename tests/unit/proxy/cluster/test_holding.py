@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.proxy.cluster.served import Served, served, settings_of
+from tests.unit.proxy.cluster.served import served, settings_of
 
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.cluster.holding import Holding
@@ -18,6 +18,7 @@ from rolloutfleet_proxy.cluster.peers import POLL_INTERVAL, Peers
 from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.domain.errors import OwnerUnreachable
 from rolloutfleet_proxy.http.departures import CLOSED
+from rolloutfleet_proxy.http.headers import FORWARDED
 from rolloutfleet_proxy.ids import SESSION, Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
 from rolloutfleet_proxy.telemetry.metrics import Metrics
@@ -56,6 +57,7 @@ class Caller:
 
     path: str = CALL
     body: bytes = b'{"messages": []}'
+    more_headers: tuple[tuple[bytes, bytes], ...] = ()
     read: bool = False
     left: bool = False
     status: int = -1
@@ -66,6 +68,7 @@ class Caller:
         path = f"/sessions/{OWNER.name(SESSION)}/{self.path}"
         length = str(len(self.body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), (b"authorization", b"Bearer x")]
+        headers += self.more_headers
         return {
             "type": "http",
             "method": "POST",
@@ -105,11 +108,10 @@ class Proxy:
     def call(self, caller: Caller) -> "asyncio.Task[None]":
         return asyncio.create_task(self.app(caller.scope(), caller.receive, caller.send))
 
-    async def begin(self) -> Served:
-        """The owner's server."""
+    async def begin(self) -> None:
+        """Start the owner's server."""
         server = await served(self.owner, PORTS[1])
         self.stack.push_async_callback(server.stop)
-        return server
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(2 * MAX_HOLD):
@@ -213,11 +215,19 @@ async def test_a_proxy_that_ends_sends_those_that_wait_to_the_next(proxy: Proxy)
     assert (caller.status, caller.code) == (503, "draining")
 
 
-async def test_other_calls_are_refused_at_once(proxy: Proxy) -> None:
+async def test_calls_of_trainers_are_refused_at_once(proxy: Proxy) -> None:
     began, caller = asyncio.get_running_loop().time(), Caller(path="close")
     await proxy.call(caller)
     assert (caller.status, caller.code) == (503, "owner_unreachable")
     assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_a_call_of_a_proxy_that_took_this_one_for_the_owner_is_refused_at_once(proxy: Proxy) -> None:
+    await proxy.begin()
+    await proxy.until(lambda: not proxy.peers.is_silent(1))
+    caller = Caller(more_headers=((FORWARDED.encode(), b"2"),))
+    await asyncio.wait_for(proxy.call(caller), 1)
+    assert (caller.status, caller.code, proxy.owner.bodies) == (503, "owner_unreachable", [])
 
 
 @pytest.mark.parametrize(("body", "calls"), [(1, 1365), (100_000, 449), (2**26, 372), (0, 372)])
