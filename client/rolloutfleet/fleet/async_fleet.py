@@ -21,7 +21,7 @@ from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.ending import ending_of
 from rolloutfleet.fleet.events import AsyncEvents
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
-from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.exporting import AsyncExport, acknowledge
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
@@ -516,9 +516,7 @@ class AsyncFleet(FleetBase):
 
         Raises LeaseLost where another lease has some of them by now.
         """
-        given = list(trajectories)
-        await self._leases.acknowledge(by_lease(given))
-        self._filter.acknowledged(each.trajectory_id for each in given)
+        await acknowledge(self._leases, self._filter, by_lease(trajectories))
 
     async def release(self, trajectories: Iterable[Leased]) -> None:
         """They are given back: they can be exported again, with the same ids."""

@@ -15,7 +15,7 @@ from tests.integration.client.fleet.by_turns import sessions_by_turns
 from tests.integration.client.fleet.leases import until_a_lease_lapses
 from tests.waiting import PATIENCE
 
-from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, NotKnown, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Conflict, Fleet, Gone, LeaseLost, NotKnown, Whereabouts
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,27 @@ def test_kept_leases_are_acknowledged_by_another_fleet_object(fleet: Fleet, wher
         other.release([second])
         with other.export(group_id=group.group_id) as export:
             assert [each.trajectory_id for each in export] == [second.trajectory_id]
+
+
+def test_an_acknowledgement_names_what_another_trainer_has_by_now_and_counts_the_rest(
+    fleet: Fleet, where: Whereabouts
+) -> None:
+    with fleet.start_group(1) as lost, fleet.start_group(1) as kept:
+        talked([*lost, *kept])
+    with fleet.export(session_ids=[*lost], on_exit="keep") as export, Fleet(where) as other:
+        (late,) = export
+        other.release([late])
+        with other.export(session_ids=[*lost], on_exit="keep") as again:
+            assert [each.trajectory_id for each in again] == [late.trajectory_id]
+    with fleet.export(session_ids=[*kept], on_exit="keep") as export:
+        given = [late, *export]
+    before = fleet.counts.acknowledged
+    with pytest.raises(LeaseLost) as raised:
+        fleet.acknowledge(given)
+    assert raised.value.trajectory_ids == [late.trajectory_id]
+    assert fleet.counts.acknowledged == before + 1
+    with fleet.export(session_ids=[*kept]) as export:
+        assert list(export) == []
 
 
 async def test_what_is_acknowledged_and_comes_again_is_not_handed_out(where: Whereabouts) -> None:
