@@ -30,6 +30,7 @@ from typing import Any, Final
 import httpx
 
 from rolloutfleet.wire import SHOULD_RETRY_HEADER
+from rolloutfleet.wording import counted
 
 
 class FleetError(Exception):
@@ -135,9 +136,9 @@ class LeaseLost(FleetError):
 
     def __init__(self, trajectory_ids: Sequence[str], why: str) -> None:
         self.trajectory_ids = list(trajectory_ids)
-        super().__init__(
-            f"{len(self.trajectory_ids)} trajectories were leased again before they were acknowledged: {why}"
-        )
+        self.why = why
+        lost = counted(len(self.trajectory_ids), "trajectory was", "trajectories were")
+        super().__init__(f"{lost} leased again, or discarded, before the acknowledgement came: {why}")
 
 
 class ShardsMissing(FleetError):

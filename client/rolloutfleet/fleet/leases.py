@@ -52,11 +52,7 @@ class Leases:
 
         Raises LeaseLost where somebody else has leased some of them since; the others are acknowledged.
         """
-        answers = await each([self._acknowledge(lease, tuple(ids)) for lease, ids in held.items()])
-        lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
-        if lost:
-            raise LeaseLost([name for one in lost for name in one.trajectory_ids], str(lost[0]))
-        raise_first(answers)
+        await self._acknowledge_all([(lease, tuple(ids)) for lease, ids in held.items()])
 
     async def release(self, held: ByLease) -> None:
         """Given back. What can't be said now is said in the background; a lease that is over needs nothing."""
@@ -85,14 +81,24 @@ class Leases:
                     # It may still be acknowledged in time, or late; that is where it shows.
                     log.warning("a lease could not be renewed: %s", answer)
 
+    async def _acknowledge_all(self, parts: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        answers = await each([self._acknowledge(lease, ids) for lease, ids in parts])
+        lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
+        if lost:
+            raise LeaseLost([name for one in lost for name in one.trajectory_ids], lost[0].why)
+        raise_first(answers)
+
     async def _acknowledge(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
                 await self.end(lease, ids, acknowledge=True)
             except (Conflict, Gone, NotKnown) as error:
-                if error.code in (ALREADY_LEASED, LEASE_EXPIRED):
+                if error.code not in (ALREADY_LEASED, LEASE_EXPIRED):
+                    raise
+                if len(ids) == 1:
                     raise LeaseLost(ids, error.said) from error
-                raise
+                # One that is lost has the others of its lease refused, too.
+                await self._acknowledge_all([(lease, (one,)) for one in ids])
 
         await self._proxies.outbox.deliver(
             f"the acknowledgement of lease {lease}", deliver, trajectory_ids=frozenset(ids)

@@ -134,21 +134,21 @@ def test_kept_leases_are_acknowledged_by_another_fleet_object(fleet: Fleet, wher
 def test_an_acknowledgement_names_what_another_trainer_has_by_now_and_counts_the_rest(
     fleet: Fleet, where: Whereabouts
 ) -> None:
-    with fleet.start_group(1) as lost, fleet.start_group(1) as kept:
-        talked([*lost, *kept])
-    with fleet.export(session_ids=[*lost], on_exit="keep") as export, Fleet(where) as other:
-        (late,) = export
-        other.release([late])
-        with other.export(session_ids=[*lost], on_exit="keep") as again:
+    with fleet.start_group(2) as together, fleet.start_group(1) as alone:
+        talked([*together, *alone])
+    with fleet.export(group_id=together.group_id, on_exit="keep") as export, Fleet(where) as other:
+        late, sibling = export
+        other.release([late, sibling])
+        with other.export(session_ids=[late.session_id]) as again:
             assert [each.trajectory_id for each in again] == [late.trajectory_id]
-    with fleet.export(session_ids=[*kept], on_exit="keep") as export:
-        given = [late, *export]
+    with fleet.export(group_id=alone.group_id, on_exit="keep") as export:
+        given = [late, sibling, *export]
     before = fleet.counts.acknowledged
-    with pytest.raises(LeaseLost) as raised:
+    with pytest.raises(LeaseLost, match=r"^1 trajectory was leased again.*: Leased again since lease") as raised:
         fleet.acknowledge(given)
     assert raised.value.trajectory_ids == [late.trajectory_id]
-    assert fleet.counts.acknowledged == before + 1
-    with fleet.export(session_ids=[*kept]) as export:
+    assert fleet.counts.acknowledged == before + 2
+    with fleet.export(session_ids=[sibling.session_id, *alone]) as export:
         assert list(export) == []
 
 
