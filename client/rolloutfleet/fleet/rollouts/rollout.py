@@ -19,7 +19,7 @@ import httpx
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.fleet.ending import ending_of, linked
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
-from rolloutfleet.fleet.exporting import acknowledge
+from rolloutfleet.fleet.exporting import AsyncExport, acknowledge
 from rolloutfleet.fleet.leases import grouped
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
@@ -135,6 +135,12 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self._plan.concurrency)
+        try:
+            self._export("any")  # refused now, not when the first group has ended
+        except TypeError as error:
+            raise BadArgument("export", str(error)) from None
+        except BadArgument as error:
+            raise BadArgument(f"export.{error.argument}", error.why) from None
 
     def metrics(self, *, passes: Callable[[float], bool] = is_positive) -> dict[str, float]:
         """Figures of all groups that were handed out (`rollouts.metrics`). `passes` says which reward counts for
@@ -287,9 +293,13 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 episode.given = None if isinstance(status, FleetError) else status.reward
         self._ready[group.place] = group
 
-    async def _leased(self, group_id: str) -> list[Trajectory]:
+    def _export(self, group_id: str) -> AsyncExport:
+        """Raises BadArgument, TypeError."""
         options = {"lease_seconds": LEASE_SECONDS, "grace": self._fleet._proxies.patience, **self._plan.export}
-        async with self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options) as export:
+        return self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options)
+
+    async def _leased(self, group_id: str) -> list[Trajectory]:
+        async with self._export(group_id) as export:
             found = [trajectory async for trajectory in export]
             for why in export.unreachable.values():
                 raise Unreachable(f"what group {group_id} left could not be had: {why}")

@@ -182,6 +182,9 @@ def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
         ({"quorum": 1}, "quorum"),
         ({"on_exit": "drop"}, "on_exit"),
         ({"tasks": "one"}, "tasks"),
+        ({"export": {"lease_seconds": 0}}, "export.lease_seconds"),
+        ({"export": {"lease": 60.0}}, "export"),
+        ({"export": {"group_id": "g0-1"}}, "export"),
     ],
 )
 def test_a_wrong_argument_is_named_before_anything_starts(fleet: Fleet, options: dict[str, Any], named: str) -> None:
