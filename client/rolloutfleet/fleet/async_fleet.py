@@ -21,7 +21,7 @@ from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.ending import ending_of
 from rolloutfleet.fleet.events import AsyncEvents
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
-from rolloutfleet.fleet.exporting import AsyncExport, acknowledge
+from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
@@ -137,13 +137,13 @@ class AsyncFleet(FleetBase):
         """Sessions whose `with` block is open: what their outcome was said to be meanwhile."""
         self._waiting = Waiting(given.progress)
         self._proxies = Proxies(where, patience=given.patience)
-        self._leases = Leases(self._proxies)
         self._weights = FleetWeights(self._proxies, self._waiting)
         self._admission: Admission | None = None
         if given.staleness is not None:
             self._admission = Admission(given.staleness, self._proxies, self._weights, self._waiting, given.lost_after)
         self._slots = BudgetSlots(None) if self._admission is None else self._admission.slots
         self._filter = StalenessFilter(self.staleness, self._slots, self._weights, given.too_old)
+        self._leases = Leases(self._proxies, self._filter)
 
     async def __aenter__(self) -> Self:
         return self
@@ -516,7 +516,7 @@ class AsyncFleet(FleetBase):
 
         Raises LeaseLost where another lease has some of them by now.
         """
-        await acknowledge(self._leases, self._filter, by_lease(trajectories))
+        await self._leases.acknowledge(by_lease(trajectories))
 
     async def release(self, trajectories: Iterable[Leased]) -> None:
         """They are given back: they can be exported again, with the same ids."""

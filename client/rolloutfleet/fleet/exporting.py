@@ -1,22 +1,19 @@
 """An export over all proxies: handed out one by one, renewed meanwhile, and acknowledged in the end."""
 
-import logging
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from rolloutfleet.fleet.admission import StalenessFilter
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, LeaseLost, TookTooLong
-from rolloutfleet.fleet.leases import ByLease, Leases, grouped
+from rolloutfleet.fleet.exceptions import BadArgument, TookTooLong
+from rolloutfleet.fleet.leases import Held, Leases, grouped
 from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.wire import ExportStatus
-
-log = logging.getLogger("rolloutfleet.fleet")
 
 TELL_INTERVAL: Final = 0.5
 
@@ -41,13 +38,13 @@ class AsyncExport(AsyncIterator[Trajectory]):
     dropped: list[str] = field(default_factory=list, init=False)
     """Trajectories that were too old, and so not handed out. They are acknowledged with the others."""
     _queue: deque[Trajectory] = field(default_factory=deque, init=False)
-    _handed_out: set[str] = field(default_factory=set, init=False)
-    """What was handed out or dropped, and neither acknowledged nor given back."""
     _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        heard = self._weights.heard
-        self._prefetcher = Prefetcher(self._proxies, self._leases, self._wanted, self._still_wanted, heard)
+        self._held, heard = Held(self._leases), self._weights.heard
+        self._prefetcher = Prefetcher(
+            self._proxies, self._leases, self._held.lease_of, self._wanted, self._still_wanted, heard
+        )
 
     @property
     def statuses(self) -> dict[str, ExportStatus]:
@@ -64,7 +61,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        held = self._prefetcher.held
+        held = self._held.lease_of
         return {lease: frozenset(names) for lease, names in grouped(held, held).items()}
 
     async def __aenter__(self) -> Self:
@@ -77,19 +74,8 @@ class AsyncExport(AsyncIterator[Trajectory]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._prefetcher.stop()
-        if error is not None:
-            try:
-                await self._give_back(keep=())
-            except FleetError as problem:
-                log.warning("not everything could be given back: %s", problem)
-        elif self._wanted.on_exit == "keep":
-            await self._acknowledge([name for name in self.dropped if name in self._handed_out])
-            await self._give_back(keep=self._handed_out)
-        else:
-            try:
-                await self._acknowledge(list(self._handed_out))
-            finally:
-                await self._give_back(keep=())
+        keep = self._wanted.on_exit == "keep"
+        await self._held.end(error, kept=self._held.handed_out.difference(self.dropped) if keep else ())
 
     async def __anext__(self) -> Trajectory:
         """The next trajectory. Raises TookTooLong; Refused where a proxy won't export at all."""
@@ -99,16 +85,16 @@ class AsyncExport(AsyncIterator[Trajectory]):
             raise StopAsyncIteration
         found = self._queue.popleft()
         self._count += 1
-        self._handed_out.add(found.trajectory_id)
-        return replace(found, lease_id=self._prefetcher.held[found.trajectory_id])
+        self._held.handed_out.add(found.trajectory_id)
+        return replace(found, lease_id=self._held.lease_of[found.trajectory_id])
 
     async def acknowledge(self, trajectories: Names) -> None:
         """They are trained, before the block ends. Raises BadArgument for what was not handed out, LeaseLost."""
-        await self._acknowledge(self._names(trajectories))
+        await self._held.acknowledge(self._names(trajectories))
 
     async def release(self, trajectories: Names) -> None:
         """They are given back, to be exported again. Raises BadArgument for what was not handed out."""
-        await self._leases.release(self._taken(self._names(trajectories)))
+        await self._held.release(self._names(trajectories))
 
     async def _fill(self) -> None:
         """Wait until there is something to hand out, or nothing more will come."""
@@ -128,7 +114,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
         for trajectory in group:
             if self._staleness.drops(trajectory):
                 self.dropped.append(trajectory.trajectory_id)
-                self._handed_out.add(trajectory.trajectory_id)
+                self._held.handed_out.add(trajectory.trajectory_id)
             else:
                 self._queue.append(trajectory)
 
@@ -151,36 +137,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
     def _names(self, trajectories: Names) -> list[str]:
         given = [trajectories] if isinstance(trajectories, Trajectory | str) else list(trajectories)
         names = list(dict.fromkeys(each if isinstance(each, str) else each.trajectory_id for each in given))
-        foreign = [name for name in names if name not in self._handed_out]
+        foreign = [name for name in names if name not in self._held.handed_out]
         if foreign:
             raise BadArgument("trajectories", f"{foreign[0]} is not held by this export")
         return names
-
-    async def _acknowledge(self, names: list[str]) -> None:
-        if names:
-            await acknowledge(self._leases, self._staleness, self._taken(names))
-
-    async def _give_back(self, *, keep: Iterable[str]) -> None:
-        """All that is leased here, but for what is to be kept."""
-        rest = grouped(self._prefetcher.held, self._prefetcher.held.keys() - set(keep))
-        self._prefetcher.held.clear()
-        await self._leases.release(rest)
-
-    def _taken(self, names: Collection[str]) -> dict[str, list[str]]:
-        """By lease, and no longer held."""
-        found = grouped(self._prefetcher.held, names)
-        for name in names:
-            self._handed_out.discard(name)
-            del self._prefetcher.held[name]
-        return found
-
-
-async def acknowledge(leases: Leases, staleness: StalenessFilter, held: ByLease) -> None:
-    """They are trained: the proxies are told, and they count. Raises LeaseLost, of those that others have by now."""
-    names = [name for of_lease in held.values() for name in of_lease]
-    try:
-        await leases.acknowledge(held)
-    except LeaseLost as lost:
-        staleness.acknowledged([name for name in names if name not in lost.trajectory_ids])
-        raise
-    staleness.acknowledged(names)

@@ -5,14 +5,15 @@ One lease as a file: what `POST /export` answers, kept as it came.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import httpx
 
 from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
+from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
 from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.trajectories import Leased
@@ -22,15 +23,13 @@ log = logging.getLogger("rolloutfleet.fleet")
 RENEWALS: Final = 3
 """A lease is renewed this often in its time."""
 
-ByLease = Mapping[str, Iterable[str]]
+ByLease = Mapping[str, Collection[str]]
 """Trajectories by lease."""
 
 
 def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for one in trajectories:
-        found.setdefault(one.lease_id, []).append(one.trajectory_id)
-    return found
+    lease_of = {each.trajectory_id: each.lease_id for each in trajectories}
+    return grouped(lease_of, lease_of)
 
 
 def grouped(held: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
@@ -44,14 +43,25 @@ def grouped(held: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str
 class Leases:
     """Ends and renews leases. One event loop's."""
 
-    def __init__(self, proxies: Proxies) -> None:
+    def __init__(self, proxies: Proxies, staleness: StalenessFilter) -> None:
         self._proxies = proxies
+        self._staleness = staleness
 
     async def acknowledge(self, held: ByLease) -> None:
-        """Trained. An owner that does not answer is told again and again in the background.
+        """Trained, and counted so. An owner that does not answer is told again and again in the background.
 
         Raises LeaseLost where somebody else has leased some of them since; the others are acknowledged.
         """
+        names = [name for ids in held.values() for name in ids]
+        try:
+            await self.repeat_acknowledged(held)
+        except LeaseLost as lost:
+            self._staleness.acknowledged(name for name in names if name not in lost.trajectory_ids)
+            raise
+        self._staleness.acknowledged(names)
+
+    async def repeat_acknowledged(self, held: ByLease) -> None:
+        """Trained, and counted before. Raises as `acknowledge`."""
         await self._acknowledge_all([(lease, tuple(ids)) for lease, ids in held.items()])
 
     async def release(self, held: ByLease) -> None:
@@ -117,6 +127,47 @@ class Leases:
     async def _renew(self, lease: str, seconds: float) -> None:
         body = wire.RenewLease(lease_seconds=seconds)
         await self._proxies.call("POST", f"/leases/{lease}/renew", wire.Renewed, body=body, owner=owner_of(lease))
+
+
+@dataclass(eq=False)
+class Held:
+    """Trajectories that a block holds, until they are acknowledged or given back."""
+
+    _leases: Leases
+    lease_of: dict[str, str] = field(default_factory=dict, init=False)
+    """The lease of each. Where one comes again, its lease has ended (somebody gave it back, or it ran out), and the new
+    one takes its place."""
+    handed_out: set[str] = field(default_factory=set, init=False)
+    """Those that the trainer has, or that were dropped as too old."""
+
+    async def acknowledge(self, names: Iterable[str]) -> None:
+        """Raises LeaseLost."""
+        await self._leases.acknowledge(self._taken([*names]))
+
+    async def release(self, names: Iterable[str]) -> None:
+        await self._leases.release(self._taken([*names]))
+
+    async def end(self, error: BaseException | None, *, kept: Collection[str]) -> None:
+        """The end of a block: what was handed out is acknowledged, but for what is kept, and the rest given back. Where
+        it ends with an exception, all of it is given back."""
+        if error is None:
+            try:
+                await self.acknowledge(self.handed_out.difference(kept))
+            finally:
+                await self.release(self.lease_of.keys() - kept)
+            return
+        try:
+            await self.release(self.lease_of)
+        except FleetError as problem:
+            log.warning("not everything could be given back: %s", problem)
+
+    def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """By lease, and no longer held."""
+        found = grouped(self.lease_of, names)
+        for name in names:
+            del self.lease_of[name]
+            self.handed_out.discard(name)
+        return found
 
 
 Format = Literal["json", "safetensors"]

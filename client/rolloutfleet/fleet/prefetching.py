@@ -95,14 +95,13 @@ class Prefetcher:
 
     _proxies: Proxies
     _leases: Leases
+    held: dict[str, str]
+    """The lease of each trajectory that is leased and neither acknowledged nor given back."""
     _wanted: ExportOptions
     _still_wanted: Callable[[], int | None]
     """How many more the trainer wants of what is not `ready` yet; None: all there are."""
     _heard: Callable[[int, int], None]
     """Told the run and version of each answer."""
-    held: dict[str, str] = field(default_factory=dict, init=False)
-    """The lease of each trajectory that is leased and neither acknowledged nor given back. Where one comes again, its
-    lease has ended (somebody gave it back, or it ran out), and the new one takes its place."""
     statuses: dict[str, ExportStatus] = field(default_factory=dict, init=False)
     signal: Broadcast = field(default_factory=Broadcast, init=False)
     _parts: deque[_Part] = field(default_factory=deque, init=False)
@@ -318,7 +317,7 @@ class Prefetcher:
 
     async def _again(self, lease: str, trajectory_ids: frozenset[str]) -> None:
         try:
-            await self._leases.acknowledge({lease: trajectory_ids})
+            await self._leases.repeat_acknowledged({lease: trajectory_ids})
         except FleetError as error:
             log.warning("an acknowledgement was refused: %s", error)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsFloat
@@ -19,8 +19,8 @@ import httpx
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.fleet.ending import ending_of, linked
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
-from rolloutfleet.fleet.exporting import AsyncExport, acknowledge
-from rolloutfleet.fleet.leases import grouped
+from rolloutfleet.fleet.exporting import AsyncExport
+from rolloutfleet.fleet.leases import Held
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
@@ -110,8 +110,6 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     """Makes the sessions of code that blocks; set where the whole trainer is such code."""
     _figures: list[list[Figures]] = field(default_factory=list, init=False)
     """Of the groups that were handed out."""
-    _handed_out: set[str] = field(default_factory=set, init=False)
-    """Their trajectories, as far as they are held."""
     _ready: dict[int, EpisodeGroup] = field(default_factory=dict, init=False)
     """Groups that were not yet, by their place; the first to end first."""
     _started: int | None = field(default=None, init=False)
@@ -121,8 +119,6 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _groups: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _open: dict[str, "AsyncSession"] = field(default_factory=dict, init=False)
-    _held: dict[str, str] = field(default_factory=dict, init=False)
-    """The lease of each trajectory that is held."""
     _newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WATCHED), init=False)
     """Of each ended episode why it failed; None where it did not."""
     _error: BaseException | None = field(default=None, init=False)
@@ -135,6 +131,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self._plan.concurrency)
+        self._held = Held(self._fleet._leases)
         try:
             self._export("any")  # refused now, not when the first group has ended
         except TypeError as error:
@@ -150,7 +147,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def acknowledge(self, groups: EpisodeGroup | Iterable[EpisodeGroup]) -> None:
         """They are trained, before the block has ended. Raises LeaseLost."""
         given = [groups] if isinstance(groups, EpisodeGroup) else groups
-        await self._acknowledge([each.trajectory_id for group in given for each in group.trajectories])
+        names = [each.trajectory_id for group in given for each in group.trajectories]
+        await self._held.acknowledge(name for name in names if name in self._held.lease_of)
 
     async def __aenter__(self) -> Self:
         if self.blocking is None:
@@ -160,7 +158,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         else:
             self._shown = self._blocking = self.blocking
         seconds = self._plan.export.get("lease_seconds", LEASE_SECONDS)
-        keep = self._fleet._leases.keep(self._held, seconds=seconds)
+        keep = self._fleet._leases.keep(self._held.lease_of, seconds=seconds)
         self._tasks = [asyncio.create_task(each) for each in (self._start_groups(), self._keep_open(), keep)]
         return self
 
@@ -171,12 +169,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        try:
-            if error is None and self._plan.on_exit == "acknowledge":
-                await self._acknowledge(list(self._handed_out))
-        finally:
-            kept = self._handed_out if error is None and self._plan.on_exit == "keep" else ()
-            await self._give_back(self._held.keys() - kept)
+        await self._held.end(error, kept=self._held.handed_out if self._plan.on_exit == "keep" else ())
 
     async def __anext__(self) -> EpisodeGroup:
         """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
@@ -190,7 +183,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 if place in self._ready:
                     group = self._ready.pop(place)
                     self._figures.append([Figures.of(episode) for episode in group])
-                    self._handed_out.update(each.trajectory_id for each in group.trajectories)
+                    self._held.handed_out.update(each.trajectory_id for each in group.trajectories)
                     self._signal.wake()
                     return group
                 if self._started == len(self._figures):
@@ -303,25 +296,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             found = [trajectory async for trajectory in export]
             for why in export.unreachable.values():
                 raise Unreachable(f"what group {group_id} left could not be had: {why}")
-        self._held.update((each.trajectory_id, each.lease_id) for each in found)
-        return found
-
-    async def _acknowledge(self, names: Iterable[str]) -> None:
-        held = [name for name in names if name in self._held]
-        await acknowledge(self._fleet._leases, self._fleet._filter, self._taken(held))
-
-    async def _give_back(self, names: Iterable[str]) -> None:
-        try:
-            await self._fleet._leases.release(self._taken(list(names)))
-        except FleetError as problem:
-            log.warning("not everything could be given back: %s", problem)
-
-    def _taken(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """By lease, and no longer held."""
-        found = grouped(self._held, names)
-        for name in names:
-            del self._held[name]
-            self._handed_out.discard(name)
+        self._held.lease_of.update((each.trajectory_id, each.lease_id) for each in found)
         return found
 
     # Episodes
