@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -29,7 +29,7 @@ TASK_VARIABLE: Final = "ROLLOUTFLEET_TASK"
 
 
 class AgentError(Exception):
-    """A command ended with another status than 0."""
+    """A command ended with another status than 0, or a function with what is no Exception, as SystemExit."""
 
 
 class NotStarted(AgentError):
@@ -84,34 +84,36 @@ Agent = Callable[[Any, Any], Any] | Command
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function or a coroutine function. The former runs in a thread of its own, which nothing ends before it
-    returns: whoever waits for it may be cancelled all the same."""
+    returns: whoever waits for it may be cancelled all the same. SystemExit and the like are raised as AgentError."""
     if is_async(function):
-        return await function(*arguments)
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+        try:
+            return await function(*arguments)
+        except (SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _harmless(error) from None
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
-    def tell(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
     def work() -> None:
-        result: Any = None
-        error: BaseException | None = None
         try:
-            result = context.run(partial(function, *arguments))
-        except StopIteration as stop:  # a future takes none
-            error = RuntimeError(repr(stop))
-        except BaseException as raised:
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, result, error)
+            future.set_result(context.run(function, *arguments))
+        except BaseException as error:
+            future.set_exception(_harmless(error))
 
     threading.Thread(target=work, name="rolloutfleet-agent", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
+
+
+def _harmless(error: BaseException) -> Exception:
+    """The error, or one in the place of those that would end the event loop, or say that its task was cancelled."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+        return error
+    harmless = AgentError(repr(error))
+    harmless.__cause__ = error
+    return harmless
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -1,14 +1,18 @@
 """Rollouts, without a fleet: figures of groups, and how a command is given its task."""
 
+import asyncio
+import concurrent.futures
 import itertools
 import math
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import PATIENCE
 
-from rolloutfleet.fleet.rollouts.agents import Command, is_async
+from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
 from rolloutfleet.wire import CloseSession
@@ -83,3 +87,33 @@ def test_objects_whose_call_is_a_coroutine_function_are_asynchronous() -> None:
 
     assert is_async(Agent()) and is_async(function)
     assert not is_async(Agent) and not is_async(print)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), StopIteration(), concurrent.futures.CancelledError(), asyncio.CancelledError()], ids=repr
+)
+async def test_agents_that_raise_what_would_end_the_event_loop_raise_an_error(error: BaseException) -> None:
+    def blocks() -> None:
+        raise error
+
+    async def waits() -> None:
+        raise error
+
+    for agent in (blocks, waits) if isinstance(error, SystemExit | asyncio.CancelledError) else (blocks,):
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(AgentError):
+                await call(agent)
+
+
+async def test_a_cancelled_call_is_cancelled_whatever_its_agent_does() -> None:
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    release = threading.Event()
+    for agent in (waits, release.wait):
+        running = asyncio.create_task(call(agent))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    release.set()
