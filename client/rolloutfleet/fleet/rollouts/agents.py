@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
 import threading
@@ -73,8 +72,6 @@ class Command:
                 TASK_VARIABLE: _text(task),
                 **self.env,
             }
-            if shutil.which(arguments[0], path=environment.get("PATH")) is None:
-                raise NotStarted(f"there is no command {arguments[0]!r}")
             await _run(arguments, environment, self.cwd)
 
 
@@ -140,9 +137,10 @@ async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: st
         process.stdin.close()
         await asyncio.shield(_ended(process))
         reading.cancel()
+    if status == launcher.NOT_STARTED:
+        raise NotStarted(f"{arguments[0]} could not be started{output.last_line}")
     if status:
-        kind = NotStarted if status == launcher.NOT_STARTED else AgentError
-        raise kind(f"{arguments[0]} ended with exit status {status}{output.last_line}")
+        raise AgentError(f"{arguments[0]} ended with exit status {status}{output.last_line}")
 
 
 class _Tail:

@@ -18,7 +18,7 @@ from tests.integration.client.fleet.conftest import key_file
 from tests.waiting import PATIENCE, until
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, Gone, Whereabouts
-from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, TooManyFailures
+from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, NotStarted, TooManyFailures
 
 
 def answer(session: Any, task: Any) -> float:
@@ -297,6 +297,20 @@ def test_a_command_finds_its_session_and_task_and_says_why_it_failed(fleet: Flee
     assert (well.outcome, well.reward, well.turns) == ("completed", 1.0, 1)
     assert (ill.outcome, ill.reward) == ("failed", None)
     assert ill.reason == f"AgentError: {sys.executable} ended with exit status 1: out of luck"
+
+
+def test_a_command_is_looked_for_in_its_own_folder_and_run_again_where_it_can_not_be_started(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    (tmp_path / "agent").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "agent").chmod(0o755)
+    with fleet.rollout(Command(["./agent"], cwd=tmp_path), ["a"], n=1) as episodes:
+        (found,) = next(episodes)
+    assert (found.attempt, found.reason) == (0, "AgentError: ./agent ended with exit status 3")
+    with fleet.rollout(Command(["./agent"]), ["a"], n=1) as episodes:
+        (missing,) = next(episodes)
+    assert (missing.attempt, missing.outcome, type(missing.error)) == (1, "failed", NotStarted)
+    assert str(missing.reason).startswith("NotStarted: ./agent could not be started: [Errno 2] No such file")
 
 
 def test_leaving_early_ends_agents_and_closes_their_sessions(fleet: Fleet, pair: Running) -> None:
