@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rolloutfleet.fleet.rollouts import launcher
+from rolloutfleet.fleet.sessions import Handle
 from rolloutfleet.programs import Program
 
 KEPT_OUTPUT: Final = 4096
@@ -33,12 +34,6 @@ class AgentError(Exception):
 
 class NotStarted(AgentError):
     """A command that could not be started."""
-
-
-class HasEnviron(Protocol):
-    """A session, as a command needs it."""
-
-    def environ(self, *, for_: Program, model: str, home: Path | None) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +54,12 @@ class Command:
         """The arguments for a task, the program first."""
         if isinstance(self.line, str):
             return ["/bin/sh", "-c", self.line]
-        fields = {"task": _text(task), **({str(name): value for name, value in _fields(task)})}
-        return [_filled(argument, fields) for argument in self.line]
+        fields = task.items() if isinstance(task, Mapping) else ()
+        named = {"task": _text(task), **{str(name): _text(value) for name, value in fields}}
+        # Each is replaced once: what is put in may hold braces of its own.
+        return [re.sub(r"\{([^{}]*)\}", lambda found: named.get(found[1], found[0]), each) for each in self.line]
 
-    async def run(self, session: HasEnviron, task: Any) -> None:
+    async def run(self, session: Handle, task: Any) -> None:
         """Raises AgentError where it fails. Cancelled, it has ended, with all in its process group."""
         arguments = self.arguments(task)
         with tempfile.TemporaryDirectory(prefix="rolloutfleet-agent-", ignore_cleanup_errors=True) as home:
@@ -128,8 +125,8 @@ async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: st
         cwd=cwd,
     )
     assert process.stdin is not None and process.stdout is not None
-    output = _Tail()
-    reading = asyncio.ensure_future(output.read(process.stdout))
+    output = bytearray()
+    reading = asyncio.create_task(_keep_last(process.stdout, output))
     try:
         status = await process.wait()
         await asyncio.wait([reading], timeout=LAST_OUTPUT)  # what left the process group may keep it open
@@ -137,26 +134,18 @@ async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: st
         process.stdin.close()
         await asyncio.shield(_ended(process))
         reading.cancel()
+    last_line = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    why = f": {last_line}" if last_line else ""
     if status == launcher.NOT_STARTED:
-        raise NotStarted(f"{arguments[0]} could not be started{output.last_line}")
+        raise NotStarted(f"{arguments[0]} could not be started{why}")
     if status:
-        raise AgentError(f"{arguments[0]} ended with exit status {status}{output.last_line}")
+        raise AgentError(f"{arguments[0]} ended with exit status {status}{why}")
 
 
-class _Tail:
-    """The last output of a command."""
-
-    def __init__(self) -> None:
-        self._bytes = b""
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(KEPT_OUTPUT):
-            self._bytes = (self._bytes + chunk)[-KEPT_OUTPUT:]
-
-    @property
-    def last_line(self) -> str:
-        line = self._bytes.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f": {line}" if line else ""
+async def _keep_last(stream: asyncio.StreamReader, output: bytearray) -> None:
+    while chunk := await stream.read(KEPT_OUTPUT):
+        output += chunk
+        del output[:-KEPT_OUTPUT]
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
@@ -166,14 +155,5 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-def _fields(task: Any) -> Sequence[tuple[Any, Any]]:
-    return [(name, _text(value)) for name, value in task.items()] if isinstance(task, Mapping) else []
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _filled(argument: str, fields: Mapping[str, str]) -> str:
-    """The argument, `{NAME}` replaced once: what is put in may hold braces of its own."""
-    return re.sub(r"\{([^{}]*)\}", lambda found: fields.get(found[1], found[0]), argument)
