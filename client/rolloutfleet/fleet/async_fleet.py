@@ -297,9 +297,6 @@ class AsyncFleet(FleetBase):
         """Keep a session from going stale."""
         await self._of_session("POST", name_of(session), "/touch", wire.Answered)
 
-    async def _touch_once(self, name: str) -> None:
-        await self._of_session("POST", name, "/touch", wire.Answered, patience=0.0)
-
     async def status(self, session: Named) -> wire.SessionStatus:
         """What the fleet says of a session. Raises Gone, NotKnown."""
         return await self._of_session("GET", name_of(session), "", wire.SessionStatus)

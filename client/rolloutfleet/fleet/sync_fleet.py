@@ -116,7 +116,7 @@ class Rollout(BlockingIterator[EpisodeGroup]):
 
     def __init__(self, fleet: "Fleet", asynchronous: AsyncRollout) -> None:
         super().__init__(fleet, asynchronous)
-        asynchronous.blocking = partial(_blocking_session, fleet)
+        asynchronous._shown = partial(_blocking_session, fleet)
 
     acknowledge = blocking(AsyncRollout.acknowledge)
 

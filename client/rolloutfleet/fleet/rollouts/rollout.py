@@ -26,7 +26,7 @@ from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.trajectories import Trajectory
-from rolloutfleet.wire import CloseSession
+from rolloutfleet.wire import Answered, CloseSession
 
 if TYPE_CHECKING:
     from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
@@ -106,8 +106,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _fleet: "AsyncFleet"
     _plan: Plan
     _clock: Callable[[], float] = time.monotonic
-    blocking: Callable[["AsyncSession"], Any] | None = field(default=None, init=False)
-    """Makes the sessions of code that blocks; set where the whole trainer is such code."""
+    _shown: Callable[["AsyncSession"], Any] = field(default=lambda session: session)
+    """Makes the sessions of episodes; set where the trainer is code that blocks."""
     _figures: list[list[Figures]] = field(default_factory=list, init=False)
     """Of the groups that were handed out."""
     _ready: dict[int, EpisodeGroup] = field(default_factory=dict, init=False)
@@ -123,9 +123,6 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     """Of each ended episode why it failed; None where it did not."""
     _error: BaseException | None = field(default=None, init=False)
     _signal: Broadcast = field(default_factory=Broadcast, init=False)
-
-    _shown: Callable[["AsyncSession"], Any] = field(init=False)
-    """Makes the sessions of episodes."""
     _blocking: Callable[["AsyncSession"], Any] = field(init=False)
     """Makes the session that a function is given which is no coroutine function."""
 
@@ -151,12 +148,9 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         await self._held.acknowledge(name for name in names if name in self._held.lease_of)
 
     async def __aenter__(self) -> Self:
-        if self.blocking is None:
-            from rolloutfleet.fleet.sync_fleet import blocking_sessions  # it imports this
+        from rolloutfleet.fleet.sync_fleet import blocking_sessions  # it imports this
 
-            self._shown, self._blocking = lambda session: session, blocking_sessions(self._fleet)
-        else:
-            self._shown = self._blocking = self.blocking
+        self._blocking = blocking_sessions(self._fleet)
         seconds = self._plan.export.get("lease_seconds", LEASE_SECONDS)
         keep = self._fleet._leases.keep(self._held.lease_of, seconds=seconds)
         self._tasks = [asyncio.create_task(each) for each in (self._start_groups(), self._keep_open(), keep)]
@@ -401,7 +395,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         stale_after = self._plan.session["stale_after"]
         while True:
             await asyncio.sleep((STALE_AFTER if stale_after is None else stale_after) / TOUCHES)
-            await each([self._fleet._touch_once(name) for name in self._open])
+            await each([self._fleet._of_session("POST", name, "/touch", Answered, patience=0.0) for name in self._open])
 
 
 def task_id_of(task: Any, index: int) -> str:
