@@ -3,7 +3,6 @@
 import json
 import shlex
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -28,17 +27,15 @@ def settings_of(program: Program, *, base_url: str, key: str, model: str) -> str
     """Lines for a shell, or of Codex' `config.toml`."""
     if program == "codex":
         return _codex(base_url, key, model)
-    # A key that the shell has from elsewhere would be sent as well.
-    unset = "unset ANTHROPIC_API_KEY\n" if program == "claude-code" else ""
-    return unset + _exports(_variables(program, base_url, key, model))
+    variables = _variables(program, base_url, key, model).items()
+    return "".join(f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n" for name, value in variables)
 
 
 def environ_of(program: Program, *, base_url: str, key: str, model: str, home: Path | None) -> dict[str, str]:
     """Environment variables. Those of Codex name a folder with its `config.toml`, which is written into `home`, else
     into a new temporary folder."""
     if program != "codex":
-        unset = {"ANTHROPIC_API_KEY": ""} if program == "claude-code" else {}
-        return unset | _variables(program, base_url, key, model)
+        return _variables(program, base_url, key, model)
     home = Path(tempfile.mkdtemp(prefix="rolloutfleet-codex-")) if home is None else home
     lines = [line for line in _codex(base_url, key, model).splitlines() if not line.startswith("#")]
     (home / "config.toml").write_text("\n".join(lines), encoding="utf-8")
@@ -50,10 +47,12 @@ def _codex(base_url: str, key: str, model: str) -> str:
 
 
 def _variables(program: Program, base_url: str, key: str, model: str) -> dict[str, str]:
+    """One that has to be unset is empty."""
     if program == "openai":
         return {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
     models = ("ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL")
     return {
+        "ANTHROPIC_API_KEY": "",  # a key from elsewhere would be sent as well
         "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
         "ANTHROPIC_AUTH_TOKEN": key,
         **dict.fromkeys(("ANTHROPIC_MODEL", *models, "CLAUDE_CODE_SUBAGENT_MODEL"), model),
@@ -62,10 +61,6 @@ def _variables(program: Program, base_url: str, key: str, model: str) -> dict[st
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "DISABLE_AUTOUPDATER": "1",
     }
-
-
-def _exports(variables: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def _toml(text: str) -> str:
