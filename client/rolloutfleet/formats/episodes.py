@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Final, TypedDict
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Whereabouts
@@ -91,9 +91,8 @@ def agent_of(name: str, *, for_: Program = "openai") -> Agent:
     """The agent that a configuration names. Raises BadArgument."""
     if not _IMPORT_PATH.fullmatch(name):
         return Command(shlex.split(name), for_=for_)
-    module, _, function = name.partition(":")
     try:
-        found: Agent = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        found: Agent = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise BadArgument("agent", f"{name} can't be imported: {error}") from error
     return found
