@@ -2,8 +2,6 @@
 
 from rolloutfleet.fleet.admission import Counts as Counts
 from rolloutfleet.fleet.async_fleet import AsyncFleet as AsyncFleet
-from rolloutfleet.fleet.async_fleet import AsyncGroup as AsyncGroup
-from rolloutfleet.fleet.async_fleet import AsyncSession as AsyncSession
 from rolloutfleet.fleet.base import Options as Options
 from rolloutfleet.fleet.events import AsyncEvents as AsyncEvents
 from rolloutfleet.fleet.events import Event as Event
@@ -30,6 +28,8 @@ from rolloutfleet.fleet.rollouts import Episode as Episode
 from rolloutfleet.fleet.rollouts import EpisodeGroup as EpisodeGroup
 from rolloutfleet.fleet.rollouts import NotStarted as NotStarted
 from rolloutfleet.fleet.rollouts import TooManyFailures as TooManyFailures
+from rolloutfleet.fleet.sessions import AsyncGroup as AsyncGroup
+from rolloutfleet.fleet.sessions import AsyncSession as AsyncSession
 from rolloutfleet.fleet.sync_fleet import Events as Events
 from rolloutfleet.fleet.sync_fleet import Export as Export
 from rolloutfleet.fleet.sync_fleet import Fleet as Fleet

@@ -1,13 +1,12 @@
-"""`AsyncFleet`, and the sessions that it starts: a fleet as a trainer's asyncio code has it.
+"""`AsyncFleet`: a fleet as a trainer's asyncio code has it.
 
 docs/trainer.md shows how it is used. `Fleet` is the same for code that blocks; it runs one of these.
 """
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
 from pydantic import JsonValue
@@ -29,8 +28,9 @@ from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup
 from rolloutfleet.fleet.rollouts.rollout import GREEDY, RETRIED, STALE_AFTER, AsyncRollout, Plan
 from rolloutfleet.fleet.sessions import (
+    AsyncGroup,
+    AsyncSession,
     Chosen,
-    Handle,
     ListSessions,
     OnError,
     SamplingOption,
@@ -51,74 +51,6 @@ STATS_TIMEOUT: Final = 10.0
 """Seconds for one proxy's answer of all figures. Whoever looks on sees old ones until another proxy is asked."""
 IMPORT_TIMEOUT: Final = 300.0
 """Seconds for the answer to an import of dumps."""
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class AsyncSession(Handle):
-    """A session. `async with session:` closes it at the end of the block."""
-
-    fleet: "AsyncFleet"
-    on_error: OnError = "close"
-
-    async def __aenter__(self) -> Self:
-        self.fleet._in_blocks[self.session_id] = None
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self.fleet._end([self.session_id], error, self.on_error)
-
-    async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> wire.Rewarded:
-        """Reward a turn, the main loop's last one unless it is named; `close` makes a trajectory of all turns so far.
-
-        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
-        """
-        return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
-
-    async def close(self, *, outcome: wire.Outcome | None = None, reason: str | None = None) -> str | None:
-        """End a session; returns the trajectory that was made of its open turns, None where there were none.
-
-        `outcome` and `reason` are those of `Fleet.close_session`.
-        """
-        return await self.fleet.close_session(self, outcome=outcome, reason=reason)
-
-    async def delete(self) -> None:
-        """End a session, and discard all of it that is not leased."""
-        await self.fleet.delete(self)
-
-    async def touch(self) -> None:
-        """Keep a session from going stale."""
-        await self.fleet.touch(self)
-
-    async def status(self) -> wire.SessionStatus:
-        """What the fleet says of a session. Raises Gone, NotKnown."""
-        return await self.fleet.status(self)
-
-    def turns(self) -> AsyncIterator[wire.Turn]:
-        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
-        return self.fleet.turns(self)
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncGroup:
-    """Sessions started together for one task. `async with group:` closes all of them at the end of the block."""
-
-    group_id: str
-    sessions: tuple[AsyncSession, ...]
-
-    def __iter__(self) -> Iterator[AsyncSession]:
-        return iter(self.sessions)
-
-    def __len__(self) -> int:
-        return len(self.sessions)
-
-    async def __aenter__(self) -> Self:
-        for session in self.sessions:
-            await session.__aenter__()
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        first = self.sessions[0]
-        await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
 class AsyncFleet(FleetBase):

@@ -1,13 +1,16 @@
-"""What names a session; lists of sessions and of turns."""
+"""A session and what names it; lists of sessions and of turns."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypedDict
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
 from rolloutfleet.programs import Program, environ_of
+
+if TYPE_CHECKING:
+    from rolloutfleet.fleet.async_fleet import AsyncFleet
 
 OnError = Literal["close", "delete"]
 SamplingOption = wire.SessionSampling | dict[str, Any] | None
@@ -63,6 +66,74 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class AsyncSession(Handle):
+    """A session. `async with session:` closes it at the end of the block."""
+
+    fleet: "AsyncFleet"
+    on_error: OnError = "close"
+
+    async def __aenter__(self) -> Self:
+        self.fleet._in_blocks[self.session_id] = None
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self.fleet._end([self.session_id], error, self.on_error)
+
+    async def reward(self, reward: float, *, turn_id: str | None = None, close: bool | None = None) -> wire.Rewarded:
+        """Reward a turn, the main loop's last one unless it is named; `close` makes a trajectory of all turns so far.
+
+        By default it does where no turn is named. The session goes on either way: `close_session` ends it.
+        """
+        return await self.fleet.reward(self, reward, turn_id=turn_id, close=close)
+
+    async def close(self, *, outcome: wire.Outcome | None = None, reason: str | None = None) -> str | None:
+        """End a session; returns the trajectory that was made of its open turns, None where there were none.
+
+        `outcome` and `reason` are those of `Fleet.close_session`.
+        """
+        return await self.fleet.close_session(self, outcome=outcome, reason=reason)
+
+    async def delete(self) -> None:
+        """End a session, and discard all of it that is not leased."""
+        await self.fleet.delete(self)
+
+    async def touch(self) -> None:
+        """Keep a session from going stale."""
+        await self.fleet.touch(self)
+
+    async def status(self) -> wire.SessionStatus:
+        """What the fleet says of a session. Raises Gone, NotKnown."""
+        return await self.fleet.status(self)
+
+    def turns(self) -> AsyncIterator[wire.Turn]:
+        """A session's turns, in order of commit, with ids, log-probabilities and versions."""
+        return self.fleet.turns(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncGroup:
+    """Sessions started together for one task. `async with group:` closes all of them at the end of the block."""
+
+    group_id: str
+    sessions: tuple[AsyncSession, ...]
+
+    def __iter__(self) -> Iterator[AsyncSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    async def __aenter__(self) -> Self:
+        for session in self.sessions:
+            await session.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        first = self.sessions[0]
+        await first.fleet._end([session.session_id for session in self.sessions], error, first.on_error)
 
 
 class ListSessions(wire.ChosenSessions, wire.Request):

@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Self, Unpack
 
-from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
+from rolloutfleet.fleet.async_fleet import AsyncFleet
 from rolloutfleet.fleet.base import FleetBase, Options
 from rolloutfleet.fleet.blocking import Blocking, BlockingIterator, LoopThread, RunningLoop, blocking, listing, wrapping
 from rolloutfleet.fleet.events import AsyncEvents, Event
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup, is_positive
 from rolloutfleet.fleet.rollouts.rollout import AsyncRollout
-from rolloutfleet.fleet.sessions import Handle, OnError
+from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession, Handle, OnError
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.weights import AsyncWeightUpdate
 from rolloutfleet.fleet.whereabouts import Whereabouts

@@ -25,11 +25,12 @@ from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
+from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.wire import Answered, CloseSession
 
 if TYPE_CHECKING:
-    from rolloutfleet.fleet.async_fleet import AsyncFleet, AsyncGroup, AsyncSession
+    from rolloutfleet.fleet.async_fleet import AsyncFleet
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -106,7 +107,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _fleet: "AsyncFleet"
     _plan: Plan
     _clock: Callable[[], float] = time.monotonic
-    _shown: Callable[["AsyncSession"], Any] = field(default=lambda session: session)
+    _shown: Callable[[AsyncSession], Any] = field(default=lambda session: session)
     """Makes the sessions of episodes; set where the trainer is code that blocks."""
     _figures: list[list[Figures]] = field(default_factory=list, init=False)
     """Of the groups that were handed out."""
@@ -118,12 +119,12 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     """Agents that run, or wait for a slot."""
     _groups: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
-    _open: dict[str, "AsyncSession"] = field(default_factory=dict, init=False)
+    _open: dict[str, AsyncSession] = field(default_factory=dict, init=False)
     _newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WATCHED), init=False)
     """Of each ended episode why it failed; None where it did not."""
     _error: BaseException | None = field(default=None, init=False)
     _signal: Broadcast = field(default_factory=Broadcast, init=False)
-    _blocking: Callable[["AsyncSession"], Any] = field(init=False)
+    _blocking: Callable[[AsyncSession], Any] = field(init=False)
     """Makes the session that a function is given which is no coroutine function."""
 
     def __post_init__(self) -> None:
@@ -218,7 +219,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         few_wait = len(self._ready) < max(1, slots // n)
         return self._error is None and few_wait and self._unfinished + n <= max(slots, n)
 
-    async def _run(self, place: int, task: Any, started: "AsyncGroup") -> None:
+    async def _run(self, place: int, task: Any, started: AsyncGroup) -> None:
         group = EpisodeGroup(place=place, group_id=started.group_id, task=task)
         group.episodes = [Episode(task=task, session=self._shown(session)) for session in started]
         for session in started:
@@ -368,7 +369,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     # Sessions
 
-    def _enter(self, session: "AsyncSession") -> None:
+    def _enter(self, session: AsyncSession) -> None:
         self._open[session.session_id] = session
         self._fleet._in_blocks[session.session_id] = None
 

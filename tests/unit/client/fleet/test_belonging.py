@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rolloutfleet.fleet import AsyncFleet, Fleet, Unreachable, Whereabouts
-from rolloutfleet.fleet.async_fleet import AsyncSession
 from rolloutfleet.fleet.exceptions import FleetClosed
+from rolloutfleet.fleet.sessions import AsyncSession
 
 NOWHERE = Whereabouts.from_url("http://127.0.0.1:1", admin_key="key")
 HANDLE: dict[str, Any] = {"session_id": "s0-a", "api_key": "b", "base_url": "c", "group_id": "g0-a"}
