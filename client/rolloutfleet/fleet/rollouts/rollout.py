@@ -259,7 +259,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         if self._plan.after_each is None:
             return
         rewards = await call(self._plan.after_each, group)
-        for episode, reward in zip(group, rewards or (), strict=bool(rewards)):
+        for episode, reward in () if rewards is None else zip(group, rewards, strict=True):
             if reward is not None:
                 await self._fleet.reward(episode.session_id, float(reward))
 

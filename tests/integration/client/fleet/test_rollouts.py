@@ -144,6 +144,14 @@ def test_after_each_compares_members_before_they_are_leased(fleet: Fleet) -> Non
         assert [group.rewards for group in episodes] == [[0.25, 7.0, 7.0]]
 
 
+def test_after_each_may_reward_by_an_array(fleet: Fleet) -> None:
+    def agent(session: Any, task: str) -> None:
+        say(session, [{"role": "user", "content": task}], max_tokens=500)
+
+    with fleet.rollout(agent, ["a"], n=2, after_each=lambda group: np.linspace(0, 1, len(group))) as episodes:
+        assert [group.rewards for group in episodes] == [[0.0, 1.0]]
+
+
 def test_an_agent_that_takes_too_long_is_truncated_and_still_rewarded(fleet: Fleet) -> None:
     async def slow(session: Any, task: str) -> None:
         await talk(session, max_tokens=500)
