@@ -164,12 +164,13 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+        self._tasks = []
         await self._held.end(error, kept=self._held.handed_out if self._plan.on_exit == "keep" else ())
 
     async def __anext__(self) -> EpisodeGroup:
         """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
         if not self._tasks:
-            raise BadArgument("rollout", "has not begun: `with fleet.rollout(…) as episodes:`")
+            raise BadArgument("rollout", "runs in its block: `with fleet.rollout(…) as episodes:`")
         with self._fleet._waiting.line("rollout") as tell:
             while True:
                 if self._error is not None:

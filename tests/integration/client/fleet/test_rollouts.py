@@ -78,9 +78,13 @@ def test_a_group_is_acknowledged_before_the_end_where_the_trainer_says_so(fleet:
         assert [each.session_id for each in export] == [second.episodes[0].session_id]
 
 
-def test_a_rollout_that_has_not_begun_says_how(fleet: Fleet) -> None:
-    with pytest.raises(BadArgument, match="has not begun"):
+def test_a_rollout_outside_of_its_block_says_how(fleet: Fleet) -> None:
+    with pytest.raises(BadArgument, match="runs in its block"):
         next(fleet.rollout(answer, tasks(1)))
+    with fleet.rollout(answer, tasks(1)) as episodes:
+        pass
+    with pytest.raises(BadArgument, match="runs in its block"):
+        next(episodes)
 
 
 def test_an_agent_that_raises_is_failed_with_its_text_and_no_reward(fleet: Fleet) -> None:
