@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from tests.fleets import Fleet as Running
-from tests.integration.client.fleet.agents import talk
+from tests.integration.client.fleet.agents import say, talk
 from tests.integration.client.fleet.conftest import key_file
 from tests.unit.client.formats.drawn import same
 from tests.unit.client.formats.standins import install_verl
 from tests.unit.client.formats.test_slime import ASKED, Sample
 
 from rolloutfleet.fleet import Fleet
-from rolloutfleet.formats import rows_of, slime, verl
+from rolloutfleet.formats import by_session, rows_of, slime, trl, verl
 from rolloutfleet.formats.episodes import Episodes, leases_of
 from rolloutfleet.formats.rollouts import trained_tokens
 
@@ -90,6 +90,31 @@ async def test_a_failed_agent_is_a_rollout_without_a_reward(configured: dict[str
     silent = SimpleNamespace(rolloutfleet=configured | {"agent": f"{HERE}:says_nothing"})
     (made,) = await slime.generate(silent, ASKED, {})
     assert (made.reward, made.metadata[slime.LEASES]) == (None, [])
+
+
+def test_rollouts_of_which_a_part_was_acknowledged_have_the_rest_to_the_bit(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_verl(monkeypatch)
+    with fleet.start_session() as session:
+        messages, _ = say(session, [{"role": "user", "content": "Hello"}])
+        session.reward(0.25, close=True)
+        say(session, [*messages, {"role": "user", "content": "Again"}])
+        session.reward(1.0, close=True)
+    with fleet.export(session_ids=[session]) as export:
+        ((first, second),) = by_session(export)
+        export.acknowledge(first)
+        export.release(second)
+    with fleet.export(session_ids=[session]) as export:
+        rest = list(export)
+    (row,) = rows_of(rest)
+    assert 0 < trained_tokens(row) < row.tokens and row.reward == 1.0
+    (sample,), columns = slime.samples(rest, ASKED), trl.rollout([rest])
+    (output,) = verl.outputs(rest, prompt_length=500, response_length=500)
+    assert same(sample.tokens, row, "input_ids") and sample.reward == row.reward
+    assert same([*columns["prompt_ids"][0], *columns["completion_ids"][0]], row, "input_ids")
+    assert same([*output.prompt_ids, *output.response_ids], row, "input_ids")
+    assert sum(columns["env_mask"][0]) == sum(output.response_mask) == sum(sample.loss_mask) == trained_tokens(row)
 
 
 async def test_an_agent_may_be_a_command(configured: dict[str, Any], tmp_path: Path) -> None:

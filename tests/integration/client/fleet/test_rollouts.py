@@ -17,6 +17,7 @@ from tests.integration.client.fleet.agents import say, talk
 from tests.integration.client.fleet.conftest import key_file
 from tests.waiting import PATIENCE, until
 
+from rolloutfleet import StalenessManager
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, Gone, Whereabouts
 from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, NotStarted, TooManyFailures
 
@@ -156,6 +157,52 @@ def test_after_each_may_reward_by_an_array(fleet: Fleet) -> None:
         assert [group.rewards for group in episodes] == [[0.0, 1.0]]
 
 
+def test_groups_come_as_they_end(fleet: Fleet) -> None:
+    came = threading.Event()
+
+    def agent(session: Any, task: str) -> float:
+        say(session, [{"role": "user", "content": task}], max_tokens=500)
+        if task == "slow":
+            came.wait(PATIENCE)
+        return 1.0
+
+    with fleet.rollout(agent, ["slow", "quick"], n=1) as episodes:
+        assert next(episodes).task == "quick"
+        came.set()
+        assert next(episodes).task == "slow"
+
+
+def test_groups_wait_for_rewards_that_come_later(fleet: Fleet) -> None:
+    sessions: list[str] = []
+
+    def agent(session: Any, task: str) -> None:
+        say(session, [{"role": "user", "content": task}], max_tokens=500)
+        sessions.append(session.session_id)
+
+    def reward_later() -> None:
+        until(lambda: sessions and fleet.status(sessions[0]).state == "closed")
+        fleet.reward(sessions[0], 0.5)
+
+    judge = threading.Thread(target=reward_later)
+    judge.start()
+    with fleet.rollout(agent, ["a"], n=1, await_reward=PATIENCE) as episodes:
+        assert next(episodes).rewards == [0.5]
+    judge.join()
+
+
+def test_groups_start_as_the_budget_has_room_for_them(where: Whereabouts) -> None:
+    budget = StalenessManager(max_concurrent=2, max_staleness=100, batch_size=2)
+    most = []
+
+    def agent(session: Any, task: Any) -> float:
+        most.append(budget.counts.running)
+        return answer(session, task)
+
+    with Fleet(where, staleness=budget, progress=False) as fleet, fleet.rollout(agent, tasks(3), n=2) as episodes:
+        assert len(list(episodes)) == 3
+    assert max(most) == 2
+
+
 def test_an_agent_that_takes_too_long_is_truncated_and_still_rewarded(fleet: Fleet) -> None:
     async def slow(session: Any, task: str) -> None:
         await talk(session, max_tokens=500)
@@ -231,6 +278,14 @@ def test_an_agent_that_could_not_connect_is_run_again_in_the_place_of_its_sessio
     assert (episode.attempt, episode.outcome, episode.reason) == (2, "failed", "ConnectionRefusedError: again")
 
 
+def test_an_agent_is_run_again_for_what_retry_on_names_alone(fleet: Fleet) -> None:
+    def agent(session: Any, task: type[Exception]) -> None:
+        raise task
+
+    with fleet.rollout(agent, [LookupError, FileNotFoundError], n=1, retry_on=(OSError,), ordered=True) as episodes:
+        assert [episode.attempt for group in episodes for episode in group] == [0, 1]
+
+
 def test_an_agent_whose_session_has_no_successor_has_failed(fleet: Fleet) -> None:
     def gone(session: Any, task: str) -> None:
         if task == "ends":
@@ -270,6 +325,11 @@ def test_an_evaluation_is_greedy_rewarded_and_never_exported(fleet: Fleet) -> No
     assert [group.trajectories for group in groups] == [[], []]
     (turn,) = fleet.turns(groups[1].episodes[0].session)
     assert turn.sampling is not None and turn.sampling.temperature == 0.0
+    warm = {"overrides": {"temperature": 0.5}}
+    with fleet.rollout(answer, tasks(1), n=1, train=False, sampling=warm) as episodes:
+        (episode,) = next(episodes)
+    (turn,) = fleet.turns(episode.session)
+    assert turn.sampling is not None and turn.sampling.temperature == 0.5
     after = fleet.audit().turns
     assert (after.leased, after.acknowledged) == (before.leased, before.acknowledged)
 
