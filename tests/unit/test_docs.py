@@ -129,6 +129,15 @@ def test_glue_for_trl_is_the_examples_and_takes_fifteen_lines() -> None:
     assert len([line for line in (glue + begin).splitlines() if line.strip()]) <= 15
 
 
+def test_each_trainer_begins_with_what_was_not_run() -> None:
+    page = (ROOT / "docs" / "trainers.md").read_text()
+    sections = re.findall(r"^## (.+)\n\n(.*(?:\n.+)*)", page, re.MULTILINE)
+    trainers = {name: first for name, first in sections if f"(#{name.lower().replace(' ', '-')})" in page}
+    del trainers["Write your own in forty lines"]
+    assert len(trainers) == 6
+    assert [name for name, first in trainers.items() if "not run" not in first.lower()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", CODE.sub("", page.read_text())):
