@@ -22,10 +22,6 @@ _AT_ONCE: Final = 1 << 20
 """Bytes of a piece: about a millisecond's work for whoever escapes it."""
 
 
-class TooMuchIncluded(Exception):
-    """An export would include more than one answer holds."""
-
-
 class _Declared(msgspec.Struct):
     tools: msgspec.Raw = msgspec.Raw(b"null")
 

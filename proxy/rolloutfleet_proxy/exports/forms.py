@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutfleet.tensors import LENGTH_BYTES, Form, RemoteTensor, describe
-from rolloutfleet.wire import EXPORT_METADATA_KEY, AskExport, ExportStyle, Included, LineageKind
+from rolloutfleet.wire import EXPORT_METADATA_KEY, JSON_MEDIA_TYPE, AskExport, ExportStyle, Included, LineageKind
+from rolloutfleet_proxy.domain.errors import InvalidRequest
 from rolloutfleet_proxy.domain.trajectory import ExportTurn
 from rolloutfleet_proxy.domain.turn import shown_facts
 from rolloutfleet_proxy.exports.conversations import (
     INCLUDED_LIMIT,
-    TooMuchIncluded,
     included_pieces,
     included_size,
 )
@@ -110,6 +110,10 @@ def _covered(turns: Mapping[int, ExportTurn], kept: Sequence[int]) -> dict[int, 
 
 
 HEADER_LIMIT: Final = 100_000_000
+_NO_HEADER: Final = (
+    "The messages of this export don't fit in a safetensors header (100 MB). Nothing is leased: "
+    f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}."
+)
 """Bytes of a header that readers of safetensors accept."""
 _ELEMENTS: Final = 16_384
 """Numbers written as JSON at once: about a millisecond."""
@@ -122,17 +126,20 @@ TensorsAsJson = Callable[[Row], Iterator[bytes]]
 """Makes what stands for a row's tensors in JSON."""
 
 
-class HeaderTooLarge(Exception):
-    """The messages and metadata of an export don't fit in the header of a safetensors file."""
+class TooLarge(InvalidRequest):
+    """An export that one answer can't hold. What it has leased is to be given back."""
 
 
 def check_included(read: Read[Any], granted: Grant) -> None:
-    """Raises TooMuchIncluded where one answer can't hold what rows are to have; ExportGone."""
+    """Raises TooLarge where one answer can't hold what rows are to have; ExportGone."""
     size = 0
     for plan in _plans(read, granted):
         size += included_size(read, plan.member, (path(plan.turns, row.last) for row in plan.rows))
         if size > INCLUDED_LIMIT:
-            raise TooMuchIncluded
+            raise TooLarge(
+                f"This export would include more than {INCLUDED_LIMIT >> 20} MiB of messages and tools. Nothing is "
+                "leased: ask for fewer trajectories, or without include."
+            )
 
 
 def json_pieces(
@@ -149,7 +156,7 @@ def json_pieces(
 def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     """The safetensors form: reads what the header needs at once, and the tensors as they are asked for.
 
-    Raises ExportGone, HeaderTooLarge.
+    Raises ExportGone, TooLarge.
     """
     plans: list[Plan] = []
     described: list[bytes] = []
@@ -159,7 +166,7 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
         escaped = _encode(piece.decode())[1:-1]
         size += len(escaped)
         if size > HEADER_LIMIT:  # Refused early, before it fills memory.
-            raise HeaderTooLarge
+            raise TooLarge(_NO_HEADER)
         described.append(escaped)
     layout, tensor_bytes = _layout(plans)
     opening = b'{"__metadata__":{"' + EXPORT_METADATA_KEY.encode() + b'":"'
@@ -167,7 +174,7 @@ def safetensors(read: Read[Any], granted: Grant, head: dict[str, Any]) -> Body:
     padding = -(len(opening) + size + len(closing)) % LENGTH_BYTES
     header_size = len(opening) + size + len(closing) + padding
     if header_size > HEADER_LIMIT:
-        raise HeaderTooLarge
+        raise TooLarge(_NO_HEADER)
     header = [header_size.to_bytes(LENGTH_BYTES, "little"), opening, *described, closing + b" " * padding]
     return Body(LENGTH_BYTES + header_size + tensor_bytes, chain(header, _tensor_pieces(read, plans)))
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from rolloutfleet.wire import JSON_MEDIA_TYPE, AskExport
+from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskError, InvalidRequest
+from rolloutfleet_proxy.domain.errors import DiskError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
-from rolloutfleet_proxy.exports.conversations import INCLUDED_LIMIT, TooMuchIncluded
-from rolloutfleet_proxy.exports.forms import HeaderTooLarge, check_included, json_pieces, safetensors
+from rolloutfleet_proxy.exports.forms import TooLarge, check_included, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
@@ -108,29 +107,19 @@ class ExportService:
             "failed": [],
         }
         read = self.store.reader.run_blocking
-        if granted.asked.include:
-            try:
-                await asyncio.to_thread(check_included, read, granted)
-            except TooMuchIncluded:
-                await self._give_back(granted)
-                raise InvalidRequest(
-                    f"This export would include more than {INCLUDED_LIMIT >> 20} MiB of messages and tools. Nothing is "
-                    "leased: ask for fewer trajectories, or without include."
-                ) from None
-        if granted.asked.as_ == SHARDS:
-            await self._put_shards(granted)
-            refer = references(self.store.owner, self.settings.public_address)
-            return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
-        if as_json:
-            return Exported(granted.lease, json_pieces(read, granted, head))
         try:
+            if granted.asked.include:
+                await asyncio.to_thread(check_included, read, granted)
+            if granted.asked.as_ == SHARDS:
+                await self._put_shards(granted)
+                refer = references(self.store.owner, self.settings.public_address)
+                return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
+            if as_json:
+                return Exported(granted.lease, json_pieces(read, granted, head))
             file = await asyncio.to_thread(safetensors, read, granted, head)
-        except HeaderTooLarge:
+        except TooLarge:
             await self._give_back(granted)
-            raise InvalidRequest(
-                "The messages of this export don't fit in a safetensors header (100 MB). Nothing is leased: "
-                f"ask for fewer trajectories, or for {JSON_MEDIA_TYPE}."
-            ) from None
+            raise
         return Exported(granted.lease, file.pieces, file.size)
 
     async def _put_shards(self, granted: Grant) -> None:

@@ -14,7 +14,6 @@ from rolloutfleet.fleet.trajectories import read_export
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, StartSessions
 from rolloutfleet_proxy.exports import conversations
 from rolloutfleet_proxy.exports import forms as export_forms
-from rolloutfleet_proxy.services import exports as export_service
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.trajectories import close_session
@@ -114,8 +113,7 @@ async def test_more_than_an_answer_holds_is_refused_and_leases_nothing(
 ) -> None:
     await closed(api, "one")
     await closed(api, "two")
-    for module in (export_forms, export_service):
-        monkeypatch.setattr(module, "INCLUDED_LIMIT", 100)
+    monkeypatch.setattr(export_forms, "INCLUDED_LIMIT", 100)
     refused = await api.client.post("/export", json={"include": ["messages"]})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
     assert "ask for fewer trajectories" in refused.json()["error"]["message"]

@@ -282,7 +282,7 @@ def test_a_header_that_no_reader_takes_is_refused_before_the_rest_is_read(
         return store.read(load)
 
     monkeypatch.setattr(export_forms, "HEADER_LIMIT", 500)
-    with pytest.raises(export_forms.HeaderTooLarge):
+    with pytest.raises(export_forms.TooLarge):
         export_forms.safetensors(noting, granted, HEAD)
     assert len(granted.members) == 4 and read.count(export_forms.load_plan) == 1
 
