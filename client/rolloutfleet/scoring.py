@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.fleet.blocking import LoopThread
-from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
+from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Refused, Unreachable
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.fleet.transport import checked, client_options, raising_unreachable
@@ -76,16 +76,16 @@ async def scored(
         async def one(part: _Asked) -> Scores:
             if not part.end:
                 return part.scores([])
-            body = {
-                "sampling_params": {"max_new_tokens": 0},
-                "return_logprob": True,
-                "logprob_start_len": part.start,
-                # Nothing that older weights left in the engine's prefix cache is met.
-                "extra_key": cache,
-            }
             async with at_once:
-                asks = body | {"input_ids": part.ids.tolist()}
-                return part.scores(await _answered(client, f"{url.rstrip('/')}/generate", asks, retries))
+                body = {
+                    "input_ids": part.ids.tolist(),
+                    "sampling_params": {"max_new_tokens": 0},
+                    "return_logprob": True,
+                    "logprob_start_len": part.start,
+                    # Nothing that older weights left in the engine's prefix cache is met.
+                    "extra_key": cache,
+                }
+                return part.scores(await _answered(client, f"{url.rstrip('/')}/generate", body, retries))
 
         tasks = [asyncio.create_task(one(part)) for part in asked]
         try:
@@ -108,8 +108,7 @@ class _Asked:
         ids, mask, turn_ids = (np.asarray(row.tensors[name]) for name in ("input_ids", "loss_mask", "turn_ids"))
         self._untrained = mask != 1
         trained = np.flatnonzero(mask == 1)
-        self.end = int(trained[-1]) + 1 if len(trained) else 0
-        self.start = max(0, int(trained[0]) - 1) if len(trained) else 0
+        self.start, self.end = (max(0, int(trained[0]) - 1), int(trained[-1]) + 1) if len(trained) else (0, 0)
         self.ids = ids[: self.end]
         for place in np.unique(turn_ids[trained]).tolist():
             _check_temperature(self.name, row.turns[place] if place < len(row.turns) else None)
@@ -147,18 +146,13 @@ async def _answered(client: httpx.AsyncClient, url: str, body: dict[str, Any], r
         last = attempt == retries
         try:
             with raising_unreachable("POST", url):
-                answer = await client.post(url, json=body)
-        except Unreachable:
-            if last:
-                raise
-            continue
-        if answer.status_code in ALSO_SERVER_ERRORS and not last:
-            continue
-        try:
-            meta = checked(answer).json()["meta_info"]
+                meta = checked(await client.post(url, json=body)).json()["meta_info"]
             # A pause cuts what is in flight.
             if last or (meta.get("finish_reason") or {}).get("type") != "abort":
                 return [*meta["input_token_logprobs"]]
+        except (Unreachable, Refused) as error:
+            if last or (isinstance(error, Refused) and error.status not in ALSO_SERVER_ERRORS):
+                raise
         except (ValueError, LookupError, TypeError, AttributeError):
             raise FleetError(f"{url} does not answer as SGLang does") from None
     raise AssertionError("unreachable")
