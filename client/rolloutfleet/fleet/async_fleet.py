@@ -5,7 +5,7 @@ docs/trainer.md shows how it is used. `Fleet` is the same for code that blocks; 
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
@@ -15,7 +15,7 @@ from rolloutfleet import wire
 from rolloutfleet.fleet import annotating, dumps
 from rolloutfleet.fleet.admission import Admission, StalenessFilter
 from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
-from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions, SessionTerms
+from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.ending import ending_of
 from rolloutfleet.fleet.events import AsyncEvents
@@ -25,8 +25,7 @@ from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, expo
 from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
 from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent
-from rolloutfleet.fleet.rollouts.episodes import EpisodeGroup
-from rolloutfleet.fleet.rollouts.rollout import GREEDY, RETRIED, STALE_AFTER, AsyncRollout, Plan
+from rolloutfleet.fleet.rollouts.rollout import AsyncRollout, RolloutOptions, plan_of
 from rolloutfleet.fleet.sessions import (
     AsyncGroup,
     AsyncSession,
@@ -297,27 +296,8 @@ class AsyncFleet(FleetBase):
 
         await self._proxies.outbox.deliver(f"the end of session {session_id}", deliver)
 
-    def rollout(
-        self,
-        agent: Agent,
-        tasks: Iterable[Any],
-        *,
-        n: int = 8,
-        quorum: int | None = None,
-        deadline: float | None = None,
-        reward: Callable[[Any, Any], Any] | None = None,
-        after_each: Callable[[EpisodeGroup], Any] | None = None,
-        concurrency: int = 64,
-        timeout: float | None = None,
-        retries: int = 1,
-        retry_on: tuple[type[BaseException], ...] = RETRIED,
-        max_failures: float = 0.5,
-        ordered: bool = False,
-        export: Mapping[str, Any] | None = None,
-        on_exit: OnExit = "acknowledge",
-        **session: Unpack[SessionTerms],
-    ) -> AsyncRollout:
-        """Groups of `n` sessions for each of the tasks, an agent run in each, and what they left, leased: a context
+    def rollout(self, agent: Agent, tasks: Iterable[Any], **options: Unpack[RolloutOptions]) -> AsyncRollout:
+        """Groups of `n` sessions (8) for each of the tasks, an agent run in each, and what they left, leased: a context
         manager, and an iterator of groups within.
 
         A task is anything, its id the `task_id` or `id` of a dict. The agent is `agent(session, task)`, a function,
@@ -325,38 +305,19 @@ class AsyncFleet(FleetBase):
         reward; else `reward(session, task)` is asked, where it is given, when the agent has ended. `after_each(group)`
         sees a group before its sessions are closed; it may reward them, or return a reward for each.
 
-        At most `concurrency` agents run at once, each for `timeout` seconds. What an agent raises makes its session
-        `failed`, with no reward; one of `retry_on`, by default the fleet's own errors, connections that were refused
-        and commands that could not be started, has it run again in a new session, `retries` times. Once more than a
-        share of `max_failures` of the last 100 have failed, TooManyFailures is raised.
+        At most `concurrency` agents (64) run at once, each for `timeout` seconds. What an agent raises makes its
+        session `failed`, with no reward; one of `retry_on`, by default the fleet's own errors, connections that were
+        refused and commands that could not be started, has it run again in a new session, `retries` times (once). Once
+        more than a share of `max_failures` (0.5) of the last 100 have failed, TooManyFailures is raised.
 
         Groups come as they end, with `ordered` in the order of the tasks; once `quorum` members of one have ended and
-        `deadline` seconds since its start are over, without the others. `export` holds options of `export`, `session`
-        those of `start_session`: with `train=False` it is an evaluation, greedy unless `sampling` is given, of which
-        nothing is exported. A block that ends well acknowledges the groups that were handed out; with
-        `on_exit="keep"` they stay leased, for `acknowledge`. With an exception all is given back. Agents that still run
-        are ended, and their sessions closed as aborted.
+        `deadline` seconds since its start are over, without the others. `export` holds options of `export`, and the
+        terms of `start_session` are given as they are: with `train=False` it is an evaluation, greedy unless `sampling`
+        is given, of which nothing is exported. A block that ends well acknowledges the groups that were handed out;
+        with `on_exit="keep"` they stay leased, for `acknowledge`. With an exception all is given back. Agents that
+        still run are ended, and their sessions closed as aborted.
         """
-        check_choice("on_exit", on_exit, ("acknowledge", "keep"))
-        plan = Plan(
-            agent=agent,
-            tasks=tasks,
-            n=n,
-            quorum=quorum,
-            deadline=deadline,
-            reward=reward,
-            after_each=after_each,
-            concurrency=concurrency,
-            timeout=timeout,
-            retries=retries,
-            retry_on=retry_on,
-            max_failures=max_failures,
-            ordered=ordered,
-            on_exit=on_exit,
-            export=export or {},
-            session={"stale_after": STALE_AFTER, **({} if session.get("train", True) else GREEDY), **session},
-        )
-        return AsyncRollout(self, plan)
+        return AsyncRollout(self, plan_of(agent, tasks, options))
 
     # Exports
 

@@ -12,11 +12,14 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsFloat
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, SupportsFloat
 
 import httpx
+from pydantic import ConfigDict, Field, SkipValidation
 
 from rolloutfleet.broadcast import Broadcast
+from rolloutfleet.fleet.arguments import valid
+from rolloutfleet.fleet.base import SessionTerms
 from rolloutfleet.fleet.ending import ending_of, linked
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
 from rolloutfleet.fleet.exporting import AsyncExport
@@ -27,7 +30,7 @@ from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call,
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
 from rolloutfleet.fleet.trajectories import Trajectory
-from rolloutfleet.wire import Answered, CloseSession
+from rolloutfleet.wire import AboveZero, Answered, AtLeastOne, CloseSession, Request, Whole
 
 if TYPE_CHECKING:
     from rolloutfleet.fleet.async_fleet import AsyncFleet
@@ -59,12 +62,9 @@ class TooManyFailures(FleetError):
         super().__init__(f"{reasons.total()} of the last {of} episodes failed (max_failures): {said}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The arguments of a rollout. Raises BadArgument."""
+class RolloutOptions(SessionTerms, total=False):
+    """The options of a rollout, by name, and the terms of its sessions."""
 
-    agent: Agent
-    tasks: Iterable[Any]
     n: int
     quorum: int | None
     deadline: float | None
@@ -76,24 +76,50 @@ class Plan:
     retry_on: tuple[type[BaseException], ...]
     max_failures: float
     ordered: bool
+    export: Mapping[str, Any] | None
+    """Options of `export`."""
     on_exit: OnExit
+
+
+class Plan(Request):
+    """The arguments of a rollout, and what holds where nothing is said."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    agent: SkipValidation[Agent]
+    tasks: SkipValidation[Iterable[Any]]
+    n: AtLeastOne = 8
+    quorum: AtLeastOne | None = None
+    deadline: AboveZero | None = None
+    reward: Callable[[Any, Any], Any] | None = None
+    after_each: Callable[[EpisodeGroup], Any] | None = None
+    concurrency: AtLeastOne = 64
+    timeout: AboveZero | None = None
+    retries: Whole = 1
+    retry_on: tuple[type[BaseException], ...] = RETRIED
+    max_failures: Annotated[float, Field(ge=0, le=1)] = 0.5
+    ordered: bool = False
+    export: Mapping[str, Any] = {}
+    on_exit: OnExit = "acknowledge"
     session: Mapping[str, Any]
     """Options of `start_group`."""
-    export: Mapping[str, Any]
-    """Options of `export`."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("n", 1), ("concurrency", 1), ("retries", 0)):
-            if getattr(self, name) < least:
-                raise BadArgument(name, f"is {getattr(self, name)}; the least is {least}")
-        if (self.quorum is None) is not (self.deadline is None):
-            raise BadArgument("quorum", "and deadline go together")
-        if not 0 <= self.max_failures <= 1:
-            raise BadArgument("max_failures", f"is {self.max_failures}; it is a share, from 0 to 1")
-        if isinstance(self.tasks, str | bytes | Mapping):
-            raise BadArgument("tasks", "is one task; put it into a list")
-        if not callable(self.agent) and not isinstance(self.agent, Command):
-            raise BadArgument("agent", "is neither a function of session and task, nor a Command")
+
+def plan_of(agent: Agent, tasks: Iterable[Any], options: RolloutOptions) -> Plan:
+    """The plan of a rollout. Raises BadArgument."""
+    if not callable(agent) and not isinstance(agent, Command):
+        raise BadArgument("agent", "is neither a function of session and task, nor a Command")
+    if isinstance(tasks, str | bytes | Mapping):
+        raise BadArgument("tasks", "is one task; put it into a list")
+    if unknown := options.keys() - RolloutOptions.__annotations__.keys():
+        raise BadArgument(min(unknown), "is no option of a rollout")
+    given: dict[str, Any] = {**options}
+    own = {name: given.pop(name) for name in Plan.model_fields.keys() & given}
+    session = {"stale_after": STALE_AFTER, **({} if given.get("train", True) else GREEDY), **given}
+    plan = valid(Plan, {"agent": agent, "tasks": tasks, "session": session, **own})
+    if (plan.quorum is None) is not (plan.deadline is None):
+        raise BadArgument("quorum", "and deadline go together")
+    return plan
 
 
 @dataclass(eq=False, repr=False)

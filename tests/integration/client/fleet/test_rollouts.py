@@ -241,6 +241,10 @@ def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
         ({"quorum": 1}, "quorum"),
         ({"on_exit": "drop"}, "on_exit"),
         ({"tasks": "one"}, "tasks"),
+        ({"agent": "solve"}, "agent"),
+        ({"retries": -1}, "retries"),
+        ({"deadline": 0.0, "quorum": 1}, "deadline"),
+        ({"concurency": 4}, "concurency"),
         ({"export": {"lease_seconds": 0}}, "export.lease_seconds"),
         ({"export": {"lease": 60.0}}, "export"),
         ({"export": {"group_id": "g0-1"}}, "export"),
@@ -248,7 +252,7 @@ def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
 )
 def test_a_wrong_argument_is_named_before_anything_starts(fleet: Fleet, options: dict[str, Any], named: str) -> None:
     with pytest.raises(BadArgument) as raised:
-        fleet.rollout(lambda session, task: None, **{"tasks": ["one"], **options})
+        fleet.rollout(**{"agent": lambda session, task: None, "tasks": ["one"], **options})
     assert raised.value.argument == named
 
 
