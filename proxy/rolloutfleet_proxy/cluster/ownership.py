@@ -4,7 +4,7 @@ It follows from the name or key that a call carries.
 """
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qs
@@ -72,6 +72,15 @@ class Ownership:
             return None
         self.check(owner, named=named)
         return owner.ordinal
+
+    async def elsewhere_of(self, names: Collection[str], *, group: str | None = None, param: str) -> int | None:
+        """The ordinal of another proxy that has the sessions, or the group, that a body names; None where they are this
+        one's, or nobody's. What was imported here is this one's, whoever made its name. Raises as `owner_of_names`, and
+        as `check`.
+        """
+        here = await self.adopted.among(names, group=group)
+        owner = owner_of_names(names, group=group, param=param, own=self.own, here=here)
+        return None if owner is None else self.elsewhere(owner, named="session" if names else "group")
 
 
 def owner_of_call(scope: Scope) -> Owner | None:

@@ -19,7 +19,6 @@ from rolloutfleet.wire import (
     RenewLease,
 )
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
-from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_names
 from rolloutfleet_proxy.control.bodies import PieceByPiece, first_chunk
 from rolloutfleet_proxy.control.dependencies import AdminOnly, TheServices
 from rolloutfleet_proxy.control.negotiation import preferred
@@ -47,7 +46,8 @@ async def export(asked: AskExport, request: Request, services: TheServices, scop
     """
     if scope != PROXY:
         raise UnsupportedParameter("scope", "a lease is one proxy's; ask each proxy of GET /proxies for its own.")
-    elsewhere = await _elsewhere(services.ownership, asked)
+    named, param = asked.session_ids or (), "group_id" if asked.session_ids is None else "session_ids"
+    elsewhere = await services.ownership.elsewhere_of(named, group=asked.group_id, param=param)
     if elsewhere is not None:
         return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
     forms = (JSON_MEDIA_TYPE,) if asked.as_ == SHARDS else (JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE)
@@ -86,14 +86,3 @@ async def renew(lease_id: LeaseId, services: TheServices, asked: RenewLease | No
     seconds = (asked or RenewLease()).lease_seconds
     await services.exports.renew(lease_id, seconds=seconds)
     return Renewed(lease_id=lease_id, expires_in=seconds, ordinals=services.ordinals)
-
-
-async def _elsewhere(ownership: Ownership, asked: AskExport) -> int | None:
-    """The ordinal of the proxy whose sessions are asked for; None where they are this one's, or nobody's.
-
-    Sessions and groups that were imported here are this one's, whoever made their names.
-    """
-    param = "group_id" if asked.session_ids is None else "session_ids"
-    here = await ownership.adopted.among(asked.session_ids or (), group=asked.group_id)
-    owner = owner_of_names(asked.session_ids or (), group=asked.group_id, param=param, own=ownership.own, here=here)
-    return None if owner is None else ownership.elsewhere(owner, named="session" if asked.session_ids else "group")

@@ -27,7 +27,6 @@ from rolloutfleet.wire import (
     TurnList,
 )
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
-from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_names
 from rolloutfleet_proxy.control.dependencies import (
     AdminOnly,
     AnySession,
@@ -96,7 +95,7 @@ async def start_sessions(request: Request) -> Response:
     if asked.replaces is None:
         answer = await services.placement.start(request, sessions=asked.group_size, key=key, here=here)
     else:
-        elsewhere = await _elsewhere(services.ownership, asked.replaces)
+        elsewhere = await services.ownership.elsewhere_of((asked.replaces,), param="replaces")
         if elsewhere is not None:
             return PassedOn(services.ownership.peers, elsewhere, body=await request.body())
         await services.access.seals.opened(asked.replaces)
@@ -109,13 +108,6 @@ async def start_sessions(request: Request) -> Response:
 # A plain route: FastAPI's dependencies and models would take longer than starting the session does.
 _START = Route("/sessions", start_sessions, methods=["POST"])
 router.routes.append(_START)
-
-
-async def _elsewhere(ownership: Ownership, session: str) -> int | None:
-    """The ordinal of the proxy that has a session; None where it is this one's, or nobody's. Raises as `Ownership`."""
-    here = await ownership.adopted.among((session,))
-    owner = owner_of_names((session,), group=None, param="replaces", own=ownership.own, here=here)
-    return None if owner is None else ownership.elsewhere(owner, named="session")
 
 
 async def _asked(request: Request) -> StartSessions:
