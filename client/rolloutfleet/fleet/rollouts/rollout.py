@@ -45,7 +45,6 @@ STALE_AFTER: Final = 120.0
 """Seconds without a touch after which a session of a rollout goes stale: its trainer is gone."""
 TOUCHES: Final = 6
 """A session is touched this often in that time."""
-LEASE_SECONDS: Final = 600.0
 WATCHED: Final = 100
 """The newest episodes, by which it is told whether too many fail."""
 FEWEST: Final = 10
@@ -157,7 +156,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         self._slots = asyncio.Semaphore(self._plan.concurrency)
         self._held = Held(self._fleet._leases)
         try:
-            self._export("any")  # refused now, not when the first group has ended
+            # Refused now, not when the first group has ended.
+            self._lease_seconds = self._export("any")._wanted.lease_seconds
         except TypeError as error:
             raise BadArgument("export", str(error)) from None
         except BadArgument as error:
@@ -178,8 +178,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         from rolloutfleet.fleet.sync_fleet import blocking_sessions  # it imports this
 
         self._blocking = blocking_sessions(self._fleet)
-        seconds = self._plan.export.get("lease_seconds", LEASE_SECONDS)
-        keep = self._fleet._leases.keep(self._held.lease_of, seconds=seconds)
+        keep = self._fleet._leases.keep(self._held.lease_of, seconds=self._lease_seconds)
         self._tasks = [asyncio.create_task(each) for each in (self._start_groups(), self._keep_open(), keep)]
         return self
 
@@ -310,7 +309,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def _export(self, group_id: str) -> AsyncExport:
         """Raises BadArgument, TypeError."""
-        options = {"lease_seconds": LEASE_SECONDS, "grace": self._fleet._proxies.patience, **self._plan.export}
+        options = {"grace": self._fleet._proxies.patience, **self._plan.export}
         return self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options)
 
     async def _leased(self, group_id: str) -> list[Trajectory]:
