@@ -317,7 +317,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             found = [trajectory async for trajectory in export]
             for why in export.unreachable.values():
                 raise Unreachable(f"what group {group_id} left could not be had: {why}")
-        self._held.lease_of.update((each.trajectory_id, each.lease_id) for each in found)
+            # Within the block: from here on a rollout that is broken off gives them back.
+            self._held.lease_of.update((each.trajectory_id, each.lease_id) for each in found)
         return found
 
     # Episodes

@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE, until
 
 from rolloutfleet import StalenessManager
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, Gone, Whereabouts
+from rolloutfleet.fleet.prefetching import Prefetcher
 from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, NotStarted, TooManyFailures
 
 
@@ -404,6 +405,26 @@ def test_leaving_early_ends_agents_and_closes_their_sessions(fleet: Fleet, pair:
         raise KeyboardInterrupt
     (status,) = fleet.statuses(sessions).values()
     assert (status.state, status.outcome, status.outcome_reason) == ("closed", "aborted", "the rollout was ended")  # type: ignore[union-attr]
+
+
+async def test_leaving_while_a_group_is_leased_gives_it_back(
+    where: Whereabouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leased, stop = asyncio.Event(), Prefetcher.stop
+
+    async def slowly(self: Prefetcher) -> None:
+        await stop(self)
+        leased.set()
+        await asyncio.sleep(PATIENCE)
+
+    monkeypatch.setattr(Prefetcher, "stop", slowly)
+    async with AsyncFleet(where, progress=False) as fleet:
+        before = (await fleet.audit()).turns.leased
+        with pytest.raises(RuntimeError, match="of the trainer"):
+            async with fleet.rollout(answer, tasks(1), n=1):
+                await leased.wait()
+                raise RuntimeError("of the trainer")
+        assert (await fleet.audit()).turns.leased == before
 
 
 TRAINER = """
