@@ -51,6 +51,9 @@ FEWEST: Final = 10
 """Episodes before that is told."""
 
 
+_NO_MORE: Final = object()
+
+
 class TooManyFailures(FleetError):
     """More of the newest episodes failed than `max_failures` allows."""
 
@@ -223,7 +226,9 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def _start_groups(self) -> None:
         plan, started = self._plan, 0
         try:
-            for task in plan.tasks:
+            tasks = iter(plan.tasks)
+            # In a thread: it may read for long, or ask the fleet.
+            while (task := await call(next, tasks, _NO_MORE)) is not _NO_MORE:
                 while not self._has_room():
                     await self._signal.wait()
                 group = await self._fleet.start_group(

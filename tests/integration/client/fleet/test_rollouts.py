@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,15 @@ def test_tasks_that_fail_end_it_with_their_error(fleet: Fleet) -> None:
     agent = partial(print, end="")
     with pytest.raises(OSError, match="dataset"), fleet.rollout(agent, broken(), n=1) as episodes:
         list(episodes)
+
+
+def test_tasks_may_ask_the_fleet(fleet: Fleet) -> None:
+    def curriculum() -> Iterator[dict[str, Any]]:
+        for task in tasks(2):
+            yield task | {"version": fleet.weights().version}
+
+    with fleet.rollout(answer, curriculum(), n=1) as episodes:
+        assert len(list(episodes)) == 2
 
 
 @pytest.mark.parametrize(
