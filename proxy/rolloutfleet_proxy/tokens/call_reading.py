@@ -12,32 +12,29 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall, beside_calls
+from rolloutfleet_proxy.tokens.reply_parser import Kind, Piece, WrittenCall, beside_calls
 from rolloutfleet_proxy.tokens.strict_json import refuse_constant
 
-_CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"]{1,256}")
+_CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
 """Names of functions that a reply may call."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
 """Strings of JSON; the first group is a quotation mark where one has ended."""
 _FENCE: Final = re.compile(r"```(?:json)?([\s\S]*)```")
-_KIMI_ID: Final = re.compile(r"\S+:[0-9]{1,9}")
+_KIMI_ID: Final = re.compile(r"[^\s\ud800-\udfff]+:[0-9]{1,9}")
 _MARK: Final = re.compile("[\ud800-\udfff]")
 _BETWEEN_TAGS: Final = re.compile(r"\n|(?<=>)(?=<)|(?<=[\ud800-\udfff])(?=[\ud800-\udfff])")
 _BEGIN: Final = 4
 """Letters of a tag that may be a misspelled one."""
-_EMPTY: Final = ("", "null", '""')
 
 Parameters = Mapping[str, Any]
 """The schemas of the declared tools' arguments, by name."""
 Plain = Callable[[str], str]
 """`reply_text.Alphabet.plain`."""
-Written = Callable[[str], str]
-"""`reply_text.Alphabet.written`."""
 
 
 class CallReader(ABC):
@@ -51,27 +48,12 @@ class CallReader(ABC):
     """What is written behind the arguments."""
 
     @abstractmethod
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
-        """The body's pieces; None where it is no call."""
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
+        """The body's pieces. Raises ValueError or RecursionError where it is no call."""
 
     def is_open(self, body: str) -> bool:
         """Whether an end mark behind this stands within an argument."""
         return any(string[1] != '"' for string in _STRINGS.finditer(body))
-
-    def within(self, written: Written) -> Self:
-        """The same, its marks as a vocabulary has them."""
-        return self
-
-
-class _OneCall(CallReader):
-    """A block is one call, and nothing beside it."""
-
-    @abstractmethod
-    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None: ...
-
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
-        call = self.call(body, declared, plain)
-        return None if call is None else [Piece(Kind.CALL, body, call)]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,14 +66,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER: Final = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=_once)
 
 
-def json_object(text: str) -> dict[str, str] | None:
-    """The members of a JSON object as they were written; None of anything else, also of one with a name twice."""
+def json_object(text: str) -> dict[str, str]:
+    """The members of a JSON object as they were written. Raises ValueError or RecursionError for anything else, also
+    where a name comes twice."""
     text = text.strip()
-    try:
-        if not isinstance(_DECODER.decode(text), dict):
-            return None
-    except (ValueError, RecursionError):
-        return None
+    if not isinstance(_DECODER.decode(text), dict):
+        raise ValueError("not an object")
     found: dict[str, str] = {}
     at = _behind_space(text, 1)
     while text[at] != "}":
@@ -110,30 +90,32 @@ def _behind_space(text: str, at: int) -> int:
     return at
 
 
-def arguments_of(text: str | None) -> str | None:
-    """A call's arguments: the JSON object as it was written, or the one in a JSON string; nothing is `{}`."""
-    if text is None or text.strip() in _EMPTY:
-        return "{}"
-    if text.lstrip().startswith('"'):
-        try:
-            text = str(json.loads(text))
-        except ValueError:
-            return None
-        if not text.strip():
-            return "{}"
-    return text.strip() if json_object(text) is not None else None
+def arguments_of(text: str) -> str:
+    """A call's arguments: the JSON object as it was written, or the one in a JSON string; nothing is `{}`.
+
+    Raises ValueError or RecursionError for anything else.
+    """
+    text = text.strip()
+    if text.startswith('"'):
+        text = json.loads(text).strip() or "{}"
+    elif text in ("", "null"):
+        text = "{}"
+    json_object(text)
+    return text
 
 
-def call_of(name: Any, arguments: str | None, call_id: str | None = None) -> WrittenCall | None:
-    """A call with a name that can be one, and with arguments."""
-    is_name = isinstance(name, str) and _CALLABLE_NAME.fullmatch(name) and _is_unicode(name)
-    if not is_name or arguments is None:
-        return None
-    return WrittenCall(name, arguments if _is_unicode(arguments) else json.dumps(json.loads(arguments)), call_id)
+def call_of(name: Any, arguments: str, call_id: str | None = None) -> WrittenCall:
+    """A call. Raises ValueError for a name that no function has."""
+    if not isinstance(name, str) or not _CALLABLE_NAME.fullmatch(name):
+        raise ValueError("not a function's name")
+    if not arguments.isascii() and _MARK.search(arguments):
+        # JSON escapes can name half a character, which no UTF-8 answer can carry.
+        arguments = json.dumps(json.loads(arguments))
+    return WrittenCall(name, arguments, call_id)
 
 
 @dataclass(frozen=True)
-class JsonCalls(_OneCall):
+class JsonCalls(CallReader):
     """`{"name": …, "arguments": {…}}`, or its arguments under any of the other `keys`.
 
     An `exact` object has no more members than these but `type`, and names a declared function.
@@ -145,23 +127,24 @@ class JsonCalls(_OneCall):
     function: tuple[str, str] = ('{"name": "', '", "arguments": ')
     end: str = "}"
 
-    def call(self, body: str, declared: Parameters, plain: Plain = str, *, head: str = "") -> WrittenCall | None:
-        """`head` is the function's name, where the object has none."""
-        members = json_object(plain(body))
-        if members is None:
-            return None
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
+        return [Piece(Kind.CALL, body, self.call(plain(body), declared))]
+
+    def call(self, body: str, declared: Parameters, *, head: str = "") -> WrittenCall:
+        """`head` is the function's name, where that is written before the object."""
+        members = json_object(body)
         keys = [key for key in self.keys if key in members]
         others = members.keys() - {"name", *keys}
         name = json.loads(members["name"]) if "name" in members else head
         if self.exact and (len(keys) != 1 or others - {"type"} or not isinstance(name, str) or name not in declared):
-            return None
-        if len(keys) > 1 or (others and not keys):
-            return None
-        return call_of(name, arguments_of(members[keys[0]] if keys else None))
+            raise ValueError("an answer in JSON")
+        if head not in ("", name) or len(keys) > 1 or (others and not keys):
+            raise ValueError("two names, or arguments under several keys or a wrong one")
+        return call_of(name, arguments_of(members[keys[0]] if keys else ""))
 
 
 @dataclass(frozen=True)
-class NamedJson(_OneCall):
+class NamedJson(CallReader):
     """A head that names the function, a mark, and JSON. `split` gives name, arguments and id of these two."""
 
     mark: str
@@ -169,25 +152,22 @@ class NamedJson(_OneCall):
     function: tuple[str, str]
     end: str = ""
 
-    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         head, mark, rest = body.partition(self.mark)
         if not mark or _MARK.search(head):
-            return None
+            raise ValueError("no name before arguments")
         name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip())
-        return call_of(name, arguments_of(arguments), call_id)
+        return [Piece(Kind.CALL, body, call_of(name, arguments_of(arguments), call_id))]
 
     def is_open(self, body: str) -> bool:
         return super().is_open(body.partition(self.mark)[2])
-
-    def within(self, written: Written) -> Self:
-        return replace(self, mark=written(self.mark))
 
 
 def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     """`function`, and the name before its arguments in a fence; or as V3.1 writes it, the name and the arguments."""
     is_v31 = rest.startswith("{")
     if is_v31 == (head == "function"):
-        return "", "", None
+        raise ValueError("neither of these")
     if is_v31:
         return head, rest, None
     name, _, arguments = rest.partition("\n")
@@ -198,7 +178,7 @@ def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
 def kimi_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     """`functions.NAME:INDEX`, which is the call's id as well; the first and the last part may be missing."""
     name = head.partition(":")[0]
-    return name.partition(".")[2] or name, rest, head if _KIMI_ID.fullmatch(head) and _is_unicode(head) else None
+    return name.partition(".")[2] or name, rest, head if _KIMI_ID.fullmatch(head) else None
 
 
 @dataclass(frozen=True)
@@ -218,16 +198,12 @@ class SpelledCalls(CallReader):
     quotes: ClassVar = False
 
     @cached_property
-    def _key(self) -> re.Pattern[str]:
-        before, between, _ = self.argument
-        line = "\n?" if between.endswith("\n") else ""
-        return re.compile(rf"{_tag(before)}(?P<key>[^<\n\ud800-\udfff]*?){_tag(between)}{line}")
-
-    @cached_property
     def _tags(self) -> re.Pattern[str]:
         """What an argument or a function begins and ends with."""
-        before, _, behind = self.argument
-        parts = [f"(?P<open>{_tag(before)})", f"(?P<close>{_tag(behind)})"]
+        before, between, behind = self.argument
+        line = "\n?" if between.endswith("\n") else ""
+        key = rf"(?:(?P<key>[^<\n\ud800-\udfff]*?){_tag(between)}{line})?"
+        parts = [f"(?P<open>{_tag(before)}{key})", f"(?P<close>{_tag(behind)})"]
         if self.end:
             parts += [f"(?P<function>{_tag(self.function[0])})", f"(?P<end>{_tag(self.end)})"]
         return re.compile("|".join(parts))
@@ -253,51 +229,44 @@ class SpelledCalls(CallReader):
         ends = [*([behind] if behind else []), f"(?={_tag(self.argument[0])})", r"\Z"]
         return re.compile(rf"(?P<name>[\s\S]*?)(?:{'|'.join(ends)})")
 
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece] | None:
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         pieces: list[Piece] = []
         at = 0
         while found := self._name.search(body, at) if self.end or not pieces else None:
             pieces += beside_calls(body[at : found.start()])
             pieces.append(Piece(Kind.CALL, found.group()))
             name = plain(found["name"]).strip()
-            read = self._arguments(body, found.end(), declared.get(name) or {}, pieces, plain)
-            if not self.end and name not in declared and read == ({}, len(body)):
-                return None  # a word in a block
-            call = None if read is None else call_of(name, _joined(read[0]))
-            if read is None or call is None:
-                return None
-            at = read[1]
-            pieces.append(Piece(Kind.CALL, "", call))
+            arguments, at = self._arguments(body, found.end(), declared.get(name) or {}, pieces, plain)
+            if not self.end and name not in declared and not arguments and at == len(body):
+                raise ValueError("a word in a block")
+            pieces.append(Piece(Kind.CALL, "", call_of(name, _joined(arguments))))
         pieces += beside_calls(body[at:])
-        has_calls = any(piece.call for piece in pieces)
         is_lost = any(piece.kind is Kind.CONTENT and self._tags.search(piece.text) for piece in pieces)
-        return pieces if has_calls and not is_lost else None
+        if is_lost or not any(piece.call for piece in pieces):
+            raise ValueError("tags beside calls, or no call")
+        return pieces
 
     def _arguments(
         self, body: str, at: int, parameters: Any, pieces: list[Piece], plain: Plain
-    ) -> tuple[dict[str, str], int] | None:
-        """The arguments that begin here, as JSON, and where the call ends; None where words stand in their place."""
+    ) -> tuple[dict[str, str], int]:
+        """The arguments that begin here, as JSON, and where the call ends. Raises ValueError where words stand in their
+        place, or one is not whole."""
         written: dict[str, str] = {}
         before = len(pieces)
-        while tag := self._tags.search(body, at):
-            if tag.lastgroup == "function":
-                break
+        while (tag := self._tags.search(body, at)) and tag.lastgroup != "function":
             pieces += beside_calls(body[at : tag.start()])
             if not written and any(piece.kind is Kind.CONTENT for piece in pieces[before:]):
-                return None
+                raise ValueError("words before arguments")
             if tag.lastgroup == "end":
                 pieces.append(Piece(Kind.CALL, tag.group()))
                 return written, tag.end()
-            key = self._key.match(body, tag.start())
-            close = None if key is None else self._close(body, key.end())
-            if key is None or close is None:
-                return None
-            name = key["key"].strip()
+            name = (tag["key"] or "").strip()
             if not name or name in written:
-                return None
-            value = body[key.end() : close.start()]
+                raise ValueError("no key, or one that comes twice")
+            close = self._close(body, tag.end())
+            value = body[tag.end() : close.start()]
             if self.end and self._next_function.search(value):
-                return None
+                raise ValueError("an argument without its end")
             if self.argument[2].startswith("\n"):
                 value = value.removesuffix("\n")
             schema = parameter_schema(parameters, name)
@@ -306,9 +275,9 @@ class SpelledCalls(CallReader):
             at = close.end()
         return written, at
 
-    def _close(self, body: str, at: int) -> re.Match[str] | None:
+    def _close(self, body: str, at: int) -> re.Match[str]:
         """The end of a value that begins here: arguments that it holds are whole, and of ends in a row it is the last.
-        None where there is none, or where an argument seems to begin between these."""
+        Raises ValueError where there is none, or where an argument seems to begin between these."""
         closes: list[re.Match[str]] = []
         depth = 1
         for tag in self._tags.finditer(body, at):
@@ -320,17 +289,12 @@ class SpelledCalls(CallReader):
             elif tag.lastgroup == "open" and self._opening.match(body, tag.start()):
                 depth += 1
         if not closes or self.argument[0][:_BEGIN] in body[closes[0].end() : closes[-1].start()]:
-            return None
+            raise ValueError("an argument without its end")
         return closes[-1]
 
     def is_open(self, body: str) -> bool:
         tags = [tag.lastgroup for tag in self._tags.finditer(body) if tag.lastgroup in ("open", "close")]
         return tags[-1:] == ["open"]
-
-    def within(self, written: Written) -> Self:
-        before, behind = map(written, self.function)
-        key, between, close = map(written, self.argument)
-        return replace(self, function=(before, behind), argument=(key, between, close), end=written(self.end))
 
 
 def _joined(written: Mapping[str, str]) -> str:
@@ -342,35 +306,30 @@ def _tag(literal: str) -> str:
     return r"\s*".join(re.escape(part) for part in _BETWEEN_TAGS.split(literal) if part)
 
 
-def _is_unicode(text: str) -> bool:
-    """JSON escapes can name half a character, which no UTF-8 answer can carry."""
-    return text.isascii() or not _MARK.search(text)
-
-
-_DSML_NAME: Final = re.compile(r'([^"]*)">\s*')
 _DSML_PARAMETER: Final = re.compile(
     r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
 )
 
 
-class DsmlCalls(_OneCall):
+class DsmlCalls(CallReader):
     """DeepSeek V4's, which says of each argument whether it is a string. A block begins with the function's name."""
 
     quotes = False
     function = None
 
-    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
-        head = _DSML_NAME.match(body)
-        written: dict[str, str] = {}
-        at = 0 if head is None else head.end()
-        while parameter := _DSML_PARAMETER.match(body, at):
-            name, is_string, text = parameter.groups()
-            if name in written:
-                return None
-            value = plain(text)
-            written[name] = value if is_string == "false" and _is_json(value) else json.dumps(value, ensure_ascii=False)
-            at = parameter.end()
-        return None if head is None or at < len(body) else call_of(head[1], _joined(written))
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
+        name, behind, rest = body.partition('">')
+        parts = _DSML_PARAMETER.split(rest.lstrip())
+        if not behind or any(parts[::4]):
+            raise ValueError("words beside parameters")
+        pairs = zip(parts[1::4], parts[2::4], map(plain, parts[3::4]), strict=True)
+        written = _once(
+            [
+                (key, text if is_string == "false" and _is_json(text) else json.dumps(text, ensure_ascii=False))
+                for key, is_string, text in pairs
+            ]
+        )
+        return [Piece(Kind.CALL, body, call_of(name, _joined(written)))]
 
     def is_open(self, body: str) -> bool:
         return body.rfind("<\uff5cDSML\uff5cparameter") > body.rfind("</\uff5cDSML\uff5cparameter>")
@@ -385,28 +344,22 @@ def _is_json(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class GemmaCalls(_OneCall):
+class GemmaCalls(CallReader):
     """Gemma 4's, with a notation of its own for arguments; `renderers` reads that."""
 
     quote: str = '<|"|>'
 
     function = None
 
-    def call(self, body: str, declared: Parameters, plain: Plain) -> WrittenCall | None:
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         from renderers.gemma4 import _ArgumentParser
 
         name, brace, arguments = plain(body).strip().partition("{")
         if not brace or not name.startswith("call:"):
-            return None
-        try:
-            value = _ArgumentParser(brace + arguments).parse()
-            written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError):
-            return None
-        return call_of(name.removeprefix("call:").strip(), written)
+            raise ValueError("not a call")
+        value = _ArgumentParser(brace + arguments).parse()
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return [Piece(Kind.CALL, body, call_of(name.removeprefix("call:").strip(), written))]
 
     def is_open(self, body: str) -> bool:
         return body.count(self.quote) % 2 == 1
-
-    def within(self, written: Written) -> Self:
-        return replace(self, quote=written(self.quote))

@@ -7,10 +7,10 @@ What an entry says is what the format's template writes. A reader takes looser f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rolloutfleet_proxy.tokens.call_reading import (
     CallReader,
@@ -313,3 +313,15 @@ def of_template(parser: str | None) -> Syntax:
     """That of a model's own template, whose calls are those of the parser that `loading` names."""
     family = Syntax() if parser is None else SYNTAXES["glm-4.5" if parser == "glm" else parser]
     return Syntax(reasoning_strip="", content_strip="", marks=family.marks, around=family.around, calls=family.calls)
+
+
+def rewritten(description: Any, text: Callable[[str], str]) -> Any:
+    """A syntax, or a part of one, with other texts in it."""
+    if isinstance(description, str):
+        return text(description)
+    if isinstance(description, tuple):
+        return tuple(rewritten(each, text) for each in description)
+    if is_dataclass(description) and not isinstance(description, type):
+        parts = {each.name: rewritten(getattr(description, each.name), text) for each in fields(description)}
+        return replace(description, **parts)
+    return description

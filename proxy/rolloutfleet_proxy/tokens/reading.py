@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
-from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, Syntax, Thinking, of_template
-from rolloutfleet_proxy.tokens.reply_parser import ReplyParser
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
+from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, Syntax, Thinking, of_template, rewritten
+from rolloutfleet_proxy.tokens.reply_parser import Kind, Piece, ReplyParser, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
 from rolloutfleet_proxy.tokens.segmented_replies import HarmonyParser, InklingParser
 from rolloutfleet_proxy.tokens.tagged_replies import Tagged, TaggedParser, overlap
@@ -57,7 +56,8 @@ class ReplyFormat:
             ends=[each for each in ends if name != "gpt-oss" or each != convert("<|call|>")],
             dropped=map(convert, vocabulary.all_special_tokens) if name == "default" else (),
         )
-        self._tagged: dict[tuple[bool, bool], Tagged] = {}
+        self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
+        self._tagged = lru_cache(None)(self._tagged_for)
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
@@ -76,27 +76,26 @@ class ReplyFormat:
         return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
 
     def _thinking_at(self, tail: str) -> Thinking:
-        answers, think = self.syntax.answers, map(self._alphabet.written, self.syntax.think or ())
-        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in answers), default=-1) + 1
-        opened, closed = (tail.rfind(mark, begin) for mark in think) if self.syntax.think else (-1, -1)
+        begin = max(map(tail.rfind, self._written.answers), default=-1) + 1
+        opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
         return Thinking.FREE if opened == closed else Thinking.OPEN if opened > closed else Thinking.CLOSED
 
     def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> ReplyParser:
         has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
-        marks = self.syntax.marks
+        marks = self._written.marks
         if self._name == "gpt-oss":
-            _, start, head = tail.rpartition(self._alphabet.written(marks[0]))
+            _, start, head = tail.rpartition(marks[0])
             return HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
         if self._name == "inkling":
             return InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
-        tagged = self._tagged.get((has_calls, thinks))
-        if tagged is None:
-            syntax = self.syntax if thinks else replace(self.syntax, think=None)
-            tagged = self._tagged[has_calls, thinks] = Tagged(syntax, self._alphabet, calls=has_calls)
         functions = [tool["function"] for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}
-        return TaggedParser(tagged, thinking=thinking and thinks, tools=declared)
+        return TaggedParser(self._tagged(has_calls, thinks), thinking=thinking and thinks, tools=declared)
+
+    def _tagged_for(self, has_calls: bool, thinks: bool) -> Tagged:
+        syntax = self._written if thinks else replace(self._written, think=None)
+        return Tagged(syntax, self._alphabet, calls=has_calls)
 
 
 @dataclass(frozen=True, slots=True)

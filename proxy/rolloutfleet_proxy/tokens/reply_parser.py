@@ -1,18 +1,54 @@
-"""The parser of one reply's text: text -> pieces, as the text comes. Incremental, and pure."""
+"""The parser of one reply's text: text -> pieces, as the text comes. Incremental, and pure.
+
+Joined, the texts of all pieces are that text.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import NamedTuple
 
-from rolloutfleet_proxy.tokens.reply_pieces import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
+
+
+class Kind(IntEnum):
+    REASONING = auto()
+    CONTENT = auto()
+    CALL = auto()
+    OWN = auto()
+    """The format's own: marks, and white space beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    name: str
+    arguments: str
+    """A JSON object, its values as they were written."""
+    id: str | None = None
+    """Where the format writes one."""
+
+
+class Piece(NamedTuple):
+    kind: Kind
+    text: str
+    call: WrittenCall | None = None
+    """The call that is complete here. A call's pieces lie apart where words stand in it."""
+
+
+def beside_calls(text: str) -> list[Piece]:
+    """Text in a block that is no part of a call: words are content."""
+    return [Piece(Kind.CONTENT if text.strip() else Kind.OWN, text)] if text else []
 
 
 class ReplyParser(ABC):
     """Fed with one reply's text as it comes. A format takes pieces off the text in steps."""
 
-    def __init__(self, alphabet: Alphabet) -> None:
+    def __init__(self, alphabet: Alphabet, within: Kind) -> None:
         self._plain = alphabet.plain
+        self._within = within
+        """What the text is up to the next mark: a call's until its end has come, `OWN` where that is yet to be seen."""
         self._text = ""
         """What is in no piece yet."""
         self._later: list[str] = []
@@ -34,9 +70,9 @@ class ReplyParser(ABC):
         return self._advanced(final=True)
 
     @property
-    @abstractmethod
     def in_thought(self) -> bool:
         """Whether a thought has begun that has not ended."""
+        return self._within is Kind.REASONING
 
     @abstractmethod
     def _waits_beyond(self, text: str) -> bool:

@@ -29,7 +29,7 @@ from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
 from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.reply_pieces import Kind
+from rolloutfleet_proxy.tokens.reply_parser import Kind
 from rolloutfleet_proxy.tokens.reply_text import ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
