@@ -85,8 +85,8 @@ from rolloutfleet_proxy.store.weights import load
 from rolloutfleet_proxy.store.writer import Writer
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.metrics import Metrics
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 HOUSEKEEPING_INTERVAL = 5.0
@@ -492,7 +492,7 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
             takes_effort=chat_format.takes("reasoning_effort"),
             efforts=chat_format.efforts,
             vocabulary_size=chat_format.vocabulary_size,
-            holds_calls=chat_format.holds_calls,
+            holds_calls=chat_format.grammar.holds_calls,
         ),
         metrics=metrics,
         in_flight=parts.in_flight,

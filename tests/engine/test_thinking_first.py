@@ -15,7 +15,7 @@ def case_of(file: Path, replies: list[Held], written: list[list[str]]) -> dict[s
     an engine."""
     model, prompt = replies[0].model, replies[0].prompt
     model.vocabulary._tokenizer.save(str(file))
-    calls = [model.call_grammar(prompt, wanted(["stop"]))] if model.holds_calls else []
+    calls = [model.grammar.of_calls(prompt, wanted(["stop"]))] if model.grammar.holds_calls else []
     named = {token for tag in (replies[0].tag, *calls) for token in tokens_of(json.loads(tag)["format"])}
     return {
         "tokenizer": str(file),

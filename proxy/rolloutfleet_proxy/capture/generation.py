@@ -120,8 +120,8 @@ class Generator(Struct, frozen=True, kw_only=True):
 
     def _tag(self, request: TurnRequest, prompted: Prompted, asked: GenerateRequest) -> str | None:
         if request.calls is not None:
-            return self.chat_format.call_grammar(prompted.prompt.ids, request.calls.wanted)
-        return self.chat_format.thinking_first(prompted.prompt.ids, asked.sampling)
+            return self.chat_format.grammar.of_calls(prompted.prompt.ids, request.calls.wanted)
+        return self.chat_format.grammar.thinking_first(prompted.prompt.ids, asked.sampling)
 
     def _bounded(self, sampling: Mapping[str, Any], tokens: int, request: TurnRequest) -> dict[str, Any]:
         longest = self.chat_format.vocabulary.longest_token

@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
 from rolloutfleet_proxy.domain.turn import Answer
 from rolloutfleet_proxy.http import errors
 from rolloutfleet_proxy.http.headers import Headers, presented_key
-from rolloutfleet_proxy.tokens.call_grammar import Wanted
+from rolloutfleet_proxy.tokens.reply_grammar import Wanted
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
 """Header of the SDKs of OpenAI and Anthropic: how often they have asked before."""

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.base import HeldCalls, Reading
 from rolloutfleet_proxy.engine.generation import grammar_of
-from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS, Function, Wanted
-from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
 from rolloutfleet_proxy.tokens.call_syntax import WRITABLE_NAME
+from rolloutfleet_proxy.tokens.reply_grammar import MOST_FUNCTIONS, Function, Wanted
+from rolloutfleet_proxy.tokens.tool_schemas import arguments_schemas
 
 AUTO: Final = "auto"
 NONE: Final = "none"

@@ -23,7 +23,7 @@ from rolloutfleet_proxy.store.annotations import load_note
 from rolloutfleet_proxy.store.conversations import TurnShape
 from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.telemetry.phases import BEFORE_COMMIT
-from rolloutfleet_proxy.tokens.pieces import pieces
+from rolloutfleet_proxy.tokens.reply_text import pieces
 
 AT_ONCE: Final = 2
 MOST_WAITING: Final = 8

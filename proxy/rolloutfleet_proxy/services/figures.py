@@ -146,7 +146,7 @@ class Figures:
         return {
             "sessions": self.sessions.registry.cached_bytes,
             "ids": self.sessions.paths.cached_bytes,
-            "text": self.tokenizing.chat_format.vocabulary.cache_nbytes,
+            "text": self.tokenizing.chat_format.vocabulary.cache.nbytes,
             "pages": self.sessions.store.database.cached_bytes,
         }
 

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from rolloutfleet_proxy.tokens.schemas import TYPES, Schema, given, parts_of
 from rolloutfleet_proxy.tokens.strict_json import json_value
+from rolloutfleet_proxy.tokens.tool_schemas import TYPES, Schema, given, parts_of
 
 DEEPEST: Final = 63
 """Levels of a value that is taken as JSON: with the object of all arguments, as many as a history may hold."""

@@ -13,11 +13,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
-from rolloutfleet_proxy.tokens.reply_parser import Kind, Piece, WrittenCall, beside_calls
 from rolloutfleet_proxy.tokens.strict_json import refuse_constant
 
 _CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
@@ -35,6 +35,35 @@ Parameters = Mapping[str, Any]
 """The schemas of the declared tools' arguments, by name."""
 Plain = Callable[[str], str]
 """`reply_text.Alphabet.plain`."""
+
+
+class Kind(IntEnum):
+    REASONING = auto()
+    CONTENT = auto()
+    CALL = auto()
+    OWN = auto()
+    """The format's own: marks, and white space beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    name: str
+    arguments: str
+    """A JSON object, its values as they were written."""
+    id: str | None = None
+    """Where the format writes one."""
+
+
+class Piece(NamedTuple):
+    kind: Kind
+    text: str
+    call: WrittenCall | None = None
+    """The call that is complete here. A call's pieces lie apart where words stand in it."""
+
+
+def beside_calls(text: str) -> list[Piece]:
+    """Text in a block that is no part of a call: words are content."""
+    return [Piece(Kind.CONTENT if text.strip() else Kind.OWN, text)] if text else []
 
 
 class CallReader(ABC):

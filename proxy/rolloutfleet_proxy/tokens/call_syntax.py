@@ -12,16 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
-from rolloutfleet_proxy.tokens.call_reading import (
-    CallReader,
-    DsmlCalls,
-    GemmaCalls,
-    JsonCalls,
-    NamedJson,
-    SpelledCalls,
-    deepseek_parts,
-    kimi_parts,
-)
+from rolloutfleet_proxy.tokens import call_reading as forms
 
 WRITABLE_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
@@ -109,7 +100,7 @@ class Syntax:
     """What stands between content and calls, where content keeps its white space."""
 
     around: Around = Around()
-    calls: CallReader | None = None
+    calls: forms.CallReader | None = None
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
@@ -119,11 +110,11 @@ _HERMES = Syntax(
     gap="\n\n",
     call_ends_thought="where it has no end",
     around=Around(opening="<tool_call>\n", closing="\n</tool_call>", between="\n"),
-    calls=JsonCalls(),
+    calls=forms.JsonCalls(),
 )
 _QWEN_XML = replace(
     _HERMES,
-    calls=SpelledCalls(
+    calls=forms.SpelledCalls(
         ("<function=", ">\n"), ("<parameter=", ">\n", "\n</parameter>\n"), "</function>", python_words=True
     ),
 )
@@ -144,7 +135,7 @@ def _glm(*, line: str) -> Syntax:
         thinks_again=True,
         call_ends_thought="always",
         around=Around(opening="<tool_call>", closing="</tool_call>", between=line),
-        calls=SpelledCalls(("", line), ("<arg_key>", f"</arg_key>{line}<arg_value>", f"</arg_value>{line}")),
+        calls=forms.SpelledCalls(("", line), ("<arg_key>", f"</arg_key>{line}<arg_value>", f"</arg_value>{line}")),
     )
 
 
@@ -173,7 +164,7 @@ _MINIMAX = Syntax(
     gap="\n\n",
     call_ends_thought="where it has no end",
     around=Around(begin="<minimax:tool_call>\n", end="</minimax:tool_call>"),
-    calls=SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n"),
+    calls=forms.SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n"),
 )
 
 
@@ -187,12 +178,9 @@ _HY3 = Syntax(
     marks=tuple(map(_hy, ("<tool_calls>", "</tool_calls>", "<tool_sep>", *_GLM_MARKS))),
     think=("<think:opensource>", "</think:opensource>"),
     around=Around(
-        begin=_hy("<tool_calls>\n"),
-        opening=_hy("<tool_call>"),
-        closing=_hy("</tool_call>\n"),
-        end=_hy("</tool_calls>"),
+        begin=_hy("<tool_calls>\n"), opening=_hy("<tool_call>"), closing=_hy("</tool_call>\n"), end=_hy("</tool_calls>")
     ),
-    calls=SpelledCalls(
+    calls=forms.SpelledCalls(
         ("", _hy("<tool_sep>\n")), (_hy("<arg_key>"), _hy("</arg_key>\n<arg_value>"), _hy("</arg_value>\n"))
     ),
 )
@@ -206,13 +194,9 @@ _KIMI = Syntax(
     marks=_KIMI_MARKS,
     call_ends_thought="where it has no end",
     around=Around(
-        begin=_KIMI_MARKS[0],
-        needs_begin=True,
-        opening=_KIMI_MARKS[2],
-        closing=_KIMI_MARKS[4],
-        end=_KIMI_MARKS[1],
+        begin=_KIMI_MARKS[0], needs_begin=True, opening=_KIMI_MARKS[2], closing=_KIMI_MARKS[4], end=_KIMI_MARKS[1]
     ),
-    calls=NamedJson(_KIMI_MARKS[3], kimi_parts, ("functions.", f":{INDEX}{_KIMI_MARKS[3]}")),
+    calls=forms.NamedJson(_KIMI_MARKS[3], forms.kimi_parts, ("functions.", f":{INDEX}{_KIMI_MARKS[3]}")),
 )
 
 _DEEPSEEK_MARKS = tuple(
@@ -232,7 +216,9 @@ _DEEPSEEK = Syntax(
         between="\n",
         end=_DEEPSEEK_MARKS[1],
     ),
-    calls=NamedJson(_DEEPSEEK_MARKS[4], deepseek_parts, (f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"), "\n```"),
+    calls=forms.NamedJson(
+        _DEEPSEEK_MARKS[4], forms.deepseek_parts, (f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"), "\n```"
+    ),
 )
 _DSML = "\uff5cDSML\uff5c"
 _DEEPSEEK_V4 = Syntax(
@@ -249,13 +235,13 @@ _DEEPSEEK_V4 = Syntax(
         closing=f"</{_DSML}invoke>",
         end=f"</{_DSML}tool_calls>",
     ),
-    calls=DsmlCalls(),
+    calls=forms.DsmlCalls(),
 )
 _LLAMA = Syntax(
     answers=("<|end_header_id|>",),
     header="",
     think=None,
-    calls=JsonCalls(exact=True, function=('{"name": "', '", "parameters": ')),
+    calls=forms.JsonCalls(exact=True, function=('{"name": "', '", "parameters": ')),
 )
 _GEMMA = Syntax(
     answers=("<|turn>", "<tool_response|>"),
@@ -266,7 +252,7 @@ _GEMMA = Syntax(
     label="thought\n",
     call_ends_thought="where it has no end",
     around=Around(opening="<|tool_call>", closing="<tool_call|>"),
-    calls=GemmaCalls(),
+    calls=forms.GemmaCalls(),
 )
 
 # Of these a reply is several messages (`segmented_replies`).

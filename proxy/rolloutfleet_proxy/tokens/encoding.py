@@ -4,6 +4,10 @@
 judge: at the start both encode the same passages, later every so often the same text, and after the first difference
 `fastokens` is not asked again. Nothing that is kept depends on which of the two made a prompt: the ids that were sent
 are the ids that are stored.
+
+`fastokens` keeps the words that it met, for each thread by itself. What agents read (base64, hashes) makes that grow to
+100 MB and more, which nothing gives back but the thread's end. So one thread encodes for all who ask, and another takes
+its place after so many characters; a long text has a thread to itself, so that no short one waits for it.
 """
 
 from __future__ import annotations
@@ -12,10 +16,12 @@ import logging
 import os
 import unicodedata
 from array import array
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Final
 
 from tokenizers import Tokenizer
-
-from rolloutfleet_proxy.tokens.encoding_thread import EncoderFailed, EncodingThread
 
 log = logging.getLogger(__name__)
 
@@ -38,38 +44,42 @@ LONG_PASSAGE = 250
 # doesn't count, and a mark that was a space until Unicode 6.3.
 _UNLIKE = frozenset("\u017f\u212a\u180e")
 
+Encode = Callable[[str, bool], bytes]
+"""A text, and whether special tokens are added -> its ids."""
+
+CHARACTERS: Final = 4_000_000
+"""What one thread encodes: of base64, that leaves some 20 MB behind; of prose or code, a tenth of it."""
+
+LONG: Final = 150_000
+"""Characters from which on a text has a thread of its own. All that are shorter take milliseconds."""
+
 
 class Encoding:
     """A tokenizer's encoding, for any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._quick = _fastokens_if_alike(tokenizer)
+        self.quick = _fastokens_if_alike(tokenizer)
+        """`fastokens`, as long as it is in use."""
         self._count = 0
-
-    @property
-    def quick(self) -> bool:
-        """Whether `fastokens` is in use."""
-        return self._quick is not None
 
     def ids(self, text: str, *, add_special_tokens: bool) -> array[int]:
         """Token ids, as int32."""
-        quick = self._quick
+        quick = self.quick
         if quick is None or not alike(text):
             return self._exact(text, add_special_tokens)
         self._count += 1
         try:
-            if self._count % CHECK_EVERY == 0 and self._differs(quick, text[:CHECKED_AT_MOST], add_special_tokens):
-                log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
-                self._quick = None
-                return self._exact(text, add_special_tokens)
+            if self._count % CHECK_EVERY == 0:
+                checked = text[:CHECKED_AT_MOST]
+                if array("i", quick(checked, add_special_tokens)) != self._exact(checked, add_special_tokens):
+                    log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
+                    self.quick = None
+                    return self._exact(text, add_special_tokens)
             return array("i", quick(text, add_special_tokens))
         except EncoderFailed as error:
             log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
             return self._exact(text, add_special_tokens)
-
-    def _differs(self, quick: EncodingThread, text: str, add_special_tokens: bool) -> bool:
-        return array("i", quick(text, add_special_tokens)) != self._exact(text, add_special_tokens)
 
     def _exact(self, text: str, add_special_tokens: bool) -> array[int]:
         # The variant without character offsets is up to twice as quick.
@@ -121,3 +131,45 @@ def _passages() -> list[str]:
     plain = "".join(c for c in letters if c not in _UNLIKE)
     mixed = words + scripts + code + blanks
     return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, mixed, mixed * LONG_PASSAGE]
+
+
+class EncoderFailed(Exception):
+    """The encoder gave an error instead of ids, or panicked."""
+
+
+class EncodingThread:
+    """Callable as the encoder is, from any thread; one at a time, but for long texts."""
+
+    def __init__(self, encode: Encode, *, characters: int = CHARACTERS) -> None:
+        self._encode = encode
+        self._characters = characters
+        self._lock = Lock()
+        self._renew()
+
+    def __call__(self, text: str, add_special_tokens: bool) -> bytes:
+        """Raises EncoderFailed."""
+        if len(text) >= LONG:
+            with ThreadPoolExecutor(1) as alone:
+                return self._asked(alone, text, add_special_tokens)
+        with self._lock:
+            if self._left < len(text):
+                self._thread.shutdown(wait=False)
+                self._renew()
+            self._left -= len(text)
+            return self._asked(self._thread, text, add_special_tokens)
+
+    def forget(self) -> None:
+        """Give back what the thread has kept; the next text gets another."""
+        with self._lock:
+            self._thread.shutdown(wait=False)
+            self._renew()
+
+    def _renew(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "encoder")
+        self._left = self._characters
+
+    def _asked(self, thread: ThreadPoolExecutor, text: str, add_special_tokens: bool) -> bytes:
+        answer = thread.submit(self._encode, text, add_special_tokens)
+        if (error := answer.exception()) is not None:  # of any kind: a panic in Rust is none of Exception's
+            raise EncoderFailed(str(error)) from error
+        return answer.result()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
 from renderers.base import MODEL_RENDERER_MAP
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
@@ -18,15 +18,12 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-# Model types whose chat template is the same for all their models, as far as the template of each agrees (`load`).
+# Model types whose chat template is the same for all their models, as far as the template of each agrees.
 _RENDERER_OF_MODEL_TYPE = {
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "qwen3_5": "qwen3.5",
-    "qwen3_5_moe": "qwen3.5",
+    **dict.fromkeys(("qwen3", "qwen3_moe"), "qwen3"),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), "qwen3.5"),
     "glm4_moe": "glm-4.5",
-    "glm4_moe_lite": "glm-5",
-    "glm_moe_dsa": "glm-5",
+    **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa"), "glm-5"),
     "minimax_m2": "minimax-m2",
     "deepseek_v3": "deepseek-v3",
     "deepseek_v4": "deepseek-v4",
@@ -37,69 +34,68 @@ _RENDERER_OF_MODEL_TYPE = {
 }
 
 
-def load(
-    source: str | Path,
-    *,
-    model: str | None = None,
-    renderer: str | None = None,
-    thinking_retention: Literal["all", "tool_cycle", "template"] = "all",
-    token: str | None = None,
-    download_to: str | Path | None = None,
-    cache_bytes: int = 16 << 20,
-    special_tokens_in_text: Literal["text", "token"] = "text",
-) -> ChatFormat:
-    """The chat format of a model directory, or of a model on the Hugging Face hub.
+class ModelSource(Struct, frozen=True):
+    """A model directory, or a model on the Hugging Face hub, and what its chat format is made of."""
 
-    The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config; else
-    the one for the name of the `model` that is served, or for its model type, if that writes what the model's own chat
-    template writes; else that template itself, with its turns rendered anew each time and found again by comparing
-    tokens. `thinking_retention` says across what a turn's tokens, reasoning included, are extended: later user messages
-    too ("all"), the calls and results of one ("tool_cycle"), or nothing that the model's template wouldn't keep
-    ("template"). `special_tokens_in_text` says what is made of control tokens that other people's texts spell.
+    source: str
+    model: str | None = None
+    """The name that engines call it by."""
+    renderer: str | None = None
+    thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
+    """Across what a turn's tokens, reasoning included, are extended: later user messages too ("all"), the calls and
+    results of one ("tool_cycle"), or nothing that the model's template wouldn't keep ("template")."""
+    download_to: str | None = None
+    cache_bytes: int = 16 << 20
+    special_tokens_in_text: Literal["text", "token"] = "text"
+    """What is made of control tokens that other people's texts spell."""
 
-    Raises ModelUnreadable.
-    """
-    files = read_model(source, token=token, download_to=download_to)
-    vocabulary = Vocabulary(files, cache_bytes=cache_bytes)
-    retention = {} if thinking_retention == "template" else {"thinking_retention": thinking_retention}
+    def load(self, *, token: str | None = None) -> ChatFormat:
+        """The chat format. `token` is the hub's; a model that was fetched before needs none.
 
-    def chat_format(name: str) -> ChatFormat:
-        return ChatFormat(
-            vocabulary,
-            renderer=name,
-            options=_template_options(vocabulary) if name == "default" else retention,
-            special_tokens_in_text=special_tokens_in_text,
-        )
+        The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config;
+        else the one for the name of the `model` that is served, or for its model type, if that writes what the model's
+        own chat template writes; else that template itself, with its turns rendered anew each time and found again by
+        comparing tokens.
 
-    known = renderer or next((MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP), None)
-    guesses = (MODEL_RENDERER_MAP.get(model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
-    try:
-        if known is not None:
-            return chat_format(known)
-        for guessed in filter(None, guesses):
-            if found := _if_it_agrees(chat_format, guessed, vocabulary):
-                return found
-        if files.template is None:
-            raise ModelUnreadable(
-                f"{files.name}: no chat format is known for model type {files.model_type!r}, and the model has no "
-                f"chat template; name a renderer"
+        Raises ModelUnreadable.
+        """
+        files = read_model(self.source, token=token, download_to=self.download_to)
+        vocabulary = Vocabulary(files, cache_bytes=self.cache_bytes)
+        retention = {} if self.thinking_retention == "template" else {"thinking_retention": self.thinking_retention}
+
+        def chat_format(name: str) -> ChatFormat:
+            options = _template_options(vocabulary) if name == "default" else retention
+            in_text = self.special_tokens_in_text
+            return ChatFormat(vocabulary, renderer=name, options=options, special_tokens_in_text=in_text)
+
+        named = (MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP)
+        known = self.renderer or next(named, None)
+        guesses = (MODEL_RENDERER_MAP.get(self.model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
+        try:
+            if known is not None:
+                return chat_format(known)
+            for guessed in filter(None, guesses):
+                if found := _if_it_agrees(chat_format, guessed, vocabulary):
+                    return found
+            if files.template is None:
+                raise ModelUnreadable(
+                    f"{files.name}: no chat format is known for model type {files.model_type!r}, and the model has no "
+                    f"chat template; name a renderer"
+                )
+            log.warning(
+                "%s: no renderer fits; its own chat template is used, rendered whole for every turn", files.name
             )
-        log.warning("%s: no renderer fits; its own chat template is used, rendered whole for every turn", files.name)
-        return chat_format("default")
-    except Unrenderable as error:
-        raise ModelUnreadable(str(error)) from error
+            return chat_format("default")
+        except Unrenderable as error:
+            raise ModelUnreadable(str(error)) from error
 
 
 def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocabulary: Vocabulary) -> ChatFormat | None:
     """The format, unless it can't be made or differs from the model's own template on a plain conversation."""
     tool = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": tool}]
-    messages: list[Message] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hello?"},
-        {"role": "assistant", "content": "Yes."},
-        {"role": "user", "content": "Go on."},
-    ]
+    said = (("system", "Be brief."), ("user", "Hello?"), ("assistant", "Yes."), ("user", "Go on."))
+    messages: list[Message] = [{"role": role, "content": content} for role, content in said]
     try:
         found = chat_format(renderer)
         template = vocabulary.files.template

@@ -1,21 +1,29 @@
 """The files of a model that say how it reads and writes: a directory, or a name on the Hugging Face hub.
 
-Weights are never read, and no code that comes with a model is run.
+Weights are never read, and no code that comes with a model is run. The chat template, jinja source that comes with the
+tokenizer, is rendered in a sandbox; the names and filters that it may use are those of Hugging Face's
+`apply_chat_template`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet_proxy.tokens.template import ChatTemplate
+from rolloutfleet_proxy.tokens.tool_schemas import given
 
 _FILES = [
     "tokenizer.json",
@@ -30,8 +38,62 @@ _NEEDED = ("tokenizer.json", "config.json")
 _NO_LIMIT = 10**9
 
 
+_LONGEST_SAID = 200
+
+
 class ModelUnreadable(Exception):
     """A model's files are missing, unreadable, or of no known chat format."""
+
+
+class TemplateRefusal(ValueError):
+    """A template calls `raise_exception`; the message says so in the template's words."""
+
+
+class ChatTemplate:
+    """`source` is the jinja text, `tokens` the special tokens it may name (`bos_token`, `eos_token`...)."""
+
+    def __init__(self, source: str, *, tokens: Mapping[str, str] | None = None) -> None:
+        self.source = source
+        self._tokens = dict(tokens or {})
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ValueError(f"the chat template can't be read: {error}") from error
+
+    def render(self, messages: Sequence[Any], *, now: datetime | None = None, **variables: Any) -> str:
+        """`now` is the time that the template is told; None: the time it is. `variables` are what else it is given:
+        `tools`, `add_generation_prompt`, and arguments of its own.
+
+        Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why.
+        """
+        strftime = (now or datetime.now().astimezone()).strftime
+        given = {"tools": None, "documents": None, "add_generation_prompt": False, **self._tokens, **variables}
+        try:
+            return self._template.render(given, messages=list(messages), strftime_now=strftime)
+        except TemplateRefusal:
+            raise
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            raise ValueError("the model's chat template fails") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model said; here it only has to be let through."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _refuse(message: str) -> NoReturn:
+    said = str(message).strip()[:_LONGEST_SAID].rstrip(".")
+    raise TemplateRefusal(f"the model's chat template refuses it with the words {said!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +120,7 @@ def read_model(source: str | Path, *, token: str | None = None, download_to: str
     config = _json(directory / "config.json")
     tokenizer_config = _json(directory / "special_tokens_map.json") | _json(directory / "tokenizer_config.json")
     tokens = _special_tokens(tokenizer_config)
-    text_config = config.get("text_config")
-    sizes = {**config, **text_config} if isinstance(text_config, dict) else config
+    sizes = config | given(config, "text_config", dict)
     hub_name = config.get("_name_or_path")
     return ModelFiles(
         name=name,
@@ -78,18 +139,13 @@ def _downloaded(name: str, *, token: str | None, download_to: str | Path | None)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    def snapshot(*, local_files_only: bool) -> Path:
-        found = snapshot_download(
-            name, allow_patterns=_FILES, token=token, cache_dir=download_to, local_files_only=local_files_only
-        )
-        return Path(found)
-
+    snapshot = partial(snapshot_download, name, allow_patterns=_FILES, token=token, cache_dir=download_to)
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            found = snapshot(local_files_only=True)
+            found = Path(snapshot(local_files_only=True))
             if all((found / file).is_file() for file in _NEEDED):
                 return found
-        return snapshot(local_files_only=False)
+        return Path(snapshot())
     except HFValidationError as error:
         raise ModelUnreadable(f"{name} is not a directory, and can't be a model's name: {error}") from error
     except (HfHubHTTPError, OSError) as error:

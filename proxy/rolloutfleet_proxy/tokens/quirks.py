@@ -29,13 +29,15 @@ import renderers.parsing
 from renderers import RendererConfig
 
 from rolloutfleet_proxy.domain.messages import Message, joined_text
+from rolloutfleet_proxy.tokens.model_files import TemplateRefusal
 from rolloutfleet_proxy.tokens.strict_json import json_value
-from rolloutfleet_proxy.tokens.template import TemplateRefusal
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 GPT_OSS: Final = "gpt-oss"
 """The one that knows developers, needs the names of tools beside results, and encodes text as text."""
+SYSTEM_ROLES: Final[Mapping[str, tuple[str, ...]]] = {GPT_OSS: ("system", "developer")}
+"""The roles of system messages that a format tells apart; of others it is `system` alone."""
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 """Formats that write of a call's function no more than its id."""
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
@@ -68,18 +70,11 @@ vars(_strict).update(vars(json), loads=json_value)
 renderers.parsing.json = _strict
 
 
-def system_roles(name: str) -> tuple[str, ...]:
-    """The roles of system messages that a format tells apart."""
-    return ("system", "developer") if name == GPT_OSS else ("system",)
-
-
 def create_renderer(tokenizer: Any, config: RendererConfig) -> Any:
     """`renderers.create_renderer` (3)."""
     name = type(config).__name__.removesuffix("Config")
-    renderer = getattr(renderers, name, None)
-    if renderer is None:  # one that isn't named so: automatic, or the user's own
-        return renderers.create_renderer(tokenizer, config)
-    return renderer(tokenizer, config)
+    made = getattr(renderers, name, renderers.create_renderer)  # without one: automatic, or the user's own
+    return made(tokenizer, config)
 
 
 def dated(renderer: Any, clock: float | None) -> Any:
@@ -98,7 +93,8 @@ def dated(renderer: Any, clock: float | None) -> Any:
 
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
     """The messages from `start` on in the form that formats expect (1). Raises Unrenderable."""
-    names = _tool_names(messages) if name == GPT_OSS else {}
+    calls = [call for message in messages for call in message.get("tool_calls") or () if name == GPT_OSS]
+    names = {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
     return [_renderable(name, message, names) for message in messages[start:]]
 
 
@@ -139,8 +135,3 @@ def refusal(name: str, error: Exception) -> Unrenderable:
     if isinstance(error, TemplateRefusal):
         return Unrenderable(text, param=None)
     return Unrenderable(next((ours for theirs, ours in _SAID.items() if theirs in text), ""), param=None)
-
-
-def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    return {call["id"]: call["function"]["name"] for call in calls if call.get("id")}

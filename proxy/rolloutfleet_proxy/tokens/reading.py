@@ -16,11 +16,10 @@ from typing import Any, Final
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
+from rolloutfleet_proxy.tokens import reply_parsers as parsers
+from rolloutfleet_proxy.tokens.call_reading import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, Syntax, Thinking, of_template, rewritten
-from rolloutfleet_proxy.tokens.reply_parser import Kind, Piece, ReplyParser, WrittenCall
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
-from rolloutfleet_proxy.tokens.segmented_replies import HarmonyParser, InklingParser
-from rolloutfleet_proxy.tokens.tagged_replies import Tagged, TaggedParser, overlap
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _MARK: Final = re.compile(r"<[^<>]+>|\]~b\]")
@@ -80,22 +79,22 @@ class ReplyFormat:
         opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
         return Thinking.FREE if opened == closed else Thinking.OPEN if opened > closed else Thinking.CLOSED
 
-    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> ReplyParser:
+    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
         has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
         marks = self._written.marks
         if self._name == "gpt-oss":
             _, start, head = tail.rpartition(marks[0])
-            return HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
+            return parsers.HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
         if self._name == "inkling":
-            return InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
+            return parsers.InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
         functions = [tool["function"] for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}
-        return TaggedParser(self._tagged(has_calls, thinks), thinking=thinking and thinks, tools=declared)
+        return parsers.TaggedParser(self._tagged(has_calls, thinks), thinking=thinking and thinks, tools=declared)
 
-    def _tagged_for(self, has_calls: bool, thinks: bool) -> Tagged:
+    def _tagged_for(self, has_calls: bool, thinks: bool) -> parsers.Tagged:
         syntax = self._written if thinks else replace(self._written, think=None)
-        return Tagged(syntax, self._alphabet, calls=has_calls)
+        return parsers.Tagged(syntax, self._alphabet, calls=has_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Reader:
     """Reads the reply to one prompt, any number of times."""
 
     alphabet: Alphabet
-    parser: Callable[[], ReplyParser]
+    parser: Callable[[], parsers.ReplyParser]
     syntax: Syntax
     seed: bytes
 
@@ -154,7 +153,6 @@ class GrowingReply:
         self._lengths = [0]
         """Characters of reasoning, of content, of reasoning and so on by turns."""
         self._calls: list[dict[str, Any]] = []
-        self._ids: set[str] = set()
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """What can be sent after these ids, which follow those fed before."""
@@ -199,7 +197,7 @@ class GrowingReply:
             return ""
         found = [place for place in map(self._waiting.find, self._stops) if place >= 0]
         self._stopped = bool(found)
-        begun = max(overlap(self._waiting, stop) for stop in self._stops)
+        begun = max(parsers.overlap(self._waiting, stop) for stop in self._stops)
         safe = min(found) if found else len(self._waiting) - begun
         text, self._waiting = self._waiting[:safe], self._waiting[safe:]
         return text
@@ -232,10 +230,9 @@ class GrowingReply:
 
     def _in_api_form(self, call: WrittenCall) -> dict[str, Any]:
         call_id = call.id
-        if not call_id or call_id in self._ids:
+        if not call_id or any(call_id == other["id"] for other in self._calls):
             number = len(self._calls).to_bytes(4, "big")
             call_id = "call_" + blake2b(self._seed + number, digest_size=12).hexdigest()
-        self._ids.add(call_id)
         return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
@@ -257,20 +254,16 @@ class _Said:
 
     def add(self, text: str) -> str:
         """What is certain of this text and what was held back before it."""
-        kept = text.rstrip(self._tail)
-        if not kept:
+        if not text.rstrip(self._tail):
             self._held.append(text)
             return ""
-        if self._held or not self.sent:
-            text = "".join([*self._held, text])
-            self._held.clear()
-            if not self.sent and not self._called:
-                text = text.lstrip(self._strip)
-            if self._before_calls and not self._called:
-                self._tail = self._before_calls
-            kept = text.rstrip(self._tail)
-        if len(kept) < len(text):
-            self._held.append(text[len(kept) :])
+        text = "".join([*self._held, text])
+        if not self.sent and not self._called:
+            text = text.lstrip(self._strip)
+        if self._before_calls and not self._called:
+            self._tail = self._before_calls
+        kept = text.rstrip(self._tail)
+        self._held = [text[len(kept) :]] if len(kept) < len(text) else []
         return kept
 
     def before_call(self) -> str:
@@ -283,6 +276,5 @@ class _Said:
         """What is certain where no call comes next."""
         if not self._before_calls or not self.sent or self._called:
             return ""
-        rest = "".join(self._held)
-        self._held.clear()
+        rest, self._held = "".join(self._held), []
         return rest

@@ -27,16 +27,12 @@ from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
-from rolloutfleet_proxy.tokens import deepseek, quirks
-from rolloutfleet_proxy.tokens.adapted_messages import adapted, at_risk
-from rolloutfleet_proxy.tokens.call_grammar import Wanted
+from rolloutfleet_proxy.tokens import deepseek, quirks, support
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
-from rolloutfleet_proxy.tokens.faults import place_of_fault, what_to_write
-from rolloutfleet_proxy.tokens.history import Ids, with_calls_told
+from rolloutfleet_proxy.tokens.history import Ids, adapted, at_risk, with_calls_told
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
 from rolloutfleet_proxy.tokens.reply_grammar import ReplyGrammar
-from rolloutfleet_proxy.tokens.support import dropped, drops_some, support_of, trimmed_whitespace, writes_ids
 from rolloutfleet_proxy.tokens.tool_schemas import writable
 from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
@@ -54,6 +50,8 @@ _KWARGS = "chat_template_kwargs"
 _LONGEST_NAME = 100
 _OWN_WORDS = ("value_error", "assertion_error")
 """Kinds of errors that `renderers` words itself."""
+_REFUSALS = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
+"""Errors of a renderer that is given what it has no form for."""
 _config_of = TypeAdapter(RendererConfig).validate_python
 
 
@@ -105,7 +103,7 @@ Render = Callable[[Ask], "array[int] | None"]
 
 
 class ChatFormat:
-    """A model's chat format. `load` makes one."""
+    """A model's chat format. `loading` makes one."""
 
     def __init__(
         self,
@@ -135,16 +133,16 @@ class ChatFormat:
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         tool_parser = (options or {}).get("tool_parser")
         self._replies = ReplyFormat(renderer, vocabulary, ends=self.stop_token_ids, tool_parser=tool_parser)
-        self._grammar = ReplyGrammar(self._replies.syntax, vocabulary, self.stop_token_ids)
+        self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
-        self._support = support_of(self._written, kinds=quirks.system_roles(renderer))
-        self._ids = Ids.WRITTEN if writes_ids(self._written) else Ids.UNWRITTEN
+        self._support = support.support_of(self._written, kinds=quirks.SYSTEM_ROLES.get(renderer, ("system",)))
+        self._ids = Ids.WRITTEN if support.writes_ids(self._written) else Ids.UNWRITTEN
         if renderer in quirks.NAMES_CALLS_BY_ID:
             self._ids = Ids.FUNCTIONS
-        self._drops = drops_some(self._tried)
+        self._drops = support.drops_some(self._tried)
         """Whether tools, or their calls or results, may be missing in what is written."""
-        plain, reasoned = (trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
+        plain, reasoned = (support.trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
         self.rules = Rules(frozenset(quirks.WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
         """By which messages are compared before tokens are."""
 
@@ -166,18 +164,16 @@ class ChatFormat:
         for index, candidate in enumerate(candidates):
             if candidate.length != candidates[0].length:
                 break
-            extended = self._extended(messages, args, candidate, render)
-            if extended is not None:
+            if extended := self._extended(messages, args, candidate, render):
                 ids, in_text = extended
                 return Prompt(ids, index, checked=1, bridged=True, special_tokens_in_text=in_text)
 
         whole, marked = self._whole(messages, args, render)
-        for index, candidate in enumerate(candidates):
-            if _begins_with(whole, _joined(*candidate.load())):
-                in_text = marked.count(candidate.length)
-                return Prompt(whole, index, checked=index + 1, bridged=False, special_tokens_in_text=in_text)
-        in_text = marked.count(0)
-        return Prompt(whole, None, checked=len(candidates), bridged=False, special_tokens_in_text=in_text)
+        priors = (_joined(*candidate.load()) for candidate in candidates)
+        parent = next((index for index, ids in enumerate(priors) if whole[: len(ids)] == ids), None)
+        checked = len(candidates) if parent is None else parent + 1
+        in_text = marked.count(0 if parent is None else candidates[parent].length)
+        return Prompt(whole, parent, checked=checked, bridged=False, special_tokens_in_text=in_text)
 
     def _whole(self, messages: Sequence[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         """The whole conversation as it is written. Raises Unrenderable, which names what can't be, or is dropped."""
@@ -188,11 +184,11 @@ class ChatFormat:
         except Unrenderable as error:
             if error.param is not None:
                 raise
-            place = place_of_fault(lambda *part: tried(*part) is not None, messages, args)
-            said = str(error) or what_to_write(place)
+            place = support.place_of_fault(lambda *part: tried(*part) is not None, messages, args)
+            said = str(error) or support.what_to_write(place)
             raise Unrenderable(f"the chat format {self.name} can't write it: {said}", param=place) from error
         self._check_written(asked, ids, start=0)
-        if self._drops and (lost := dropped(tried, messages, args)):
+        if self._drops and (lost := support.dropped(tried, messages, args)):
             raise Unrenderable(f"the chat format {self.name} drops {lost}: leave it out", param=lost)
         return ids, marked
 
@@ -277,13 +273,10 @@ class ChatFormat:
 
     def rendered(self, ask: Ask) -> array[int] | None:
         """Raises Unrenderable for a conversation; None where the format can't say what a turn is extended by."""
+        messages, args = ask.messages, ask.args
         if ask.turn is None:
-            return self.full(ask.messages, ask.args)
-        return self.extension(*ask.turn, ask.messages, ask.args)
-
-    def extension(
-        self, tail: list[int], output: list[int], messages: list[Message], args: TemplateArgs
-    ) -> array[int] | None:
+            return self.full(messages, args)
+        tail, output = ask.turn
         renderer = self._renderer_for(args.kwargs)
         packed = self.vocabulary.packed(output) if self.vocabulary.decodes_by_bytes else output
         try:
@@ -292,7 +285,7 @@ class ChatFormat:
             if added is None and not self._stops.isdisjoint(packed[-1:]):
                 ended = self.reader(tail, args, seed=b"").with_thought_ended(output, packed)
                 added = ended and _bridged(renderer, tail, ended, messages, tools)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError):
+        except _REFUSALS:
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)
 
@@ -302,7 +295,7 @@ class ChatFormat:
             if args.tools and self._breaks:
                 messages = deepseek.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+        except _REFUSALS as error:
             raise quirks.refusal(self.name, error) from error
         return self._broken(unpacked(ids), args)
 
@@ -318,20 +311,6 @@ class ChatFormat:
         """What reads the reply to one prompt, whole or as it grows."""
         thinks = getattr(self._renderer_for(args.kwargs).config, "enable_thinking", True) is not False
         return self._replies.reader(prompt_ids, args.tools, thinks=thinks, seed=seed)
-
-    @property
-    def holds_calls(self) -> bool:
-        """Whether there is a grammar of the format's tool calls."""
-        return self._grammar.holds_calls
-
-    def call_grammar(self, prompt_ids: Sequence[int], wanted: Wanted) -> str:
-        """What holds the reply to a prompt to the calls that are wanted, as a `structural_tag`."""
-        return self._grammar.of_calls(wanted, self._replies.thinking(prompt_ids))
-
-    def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
-        """A `structural_tag` by which the reply to a prompt may think before what the grammar of its sampling
-        parameters holds it to; None where that grammar is to hold from the start, or there is none."""
-        return self._grammar.thinking_first(sampling, self._replies.thinking(prompt_ids))
 
     def takes(self, argument: str) -> bool:
         """Whether the format has a template argument of that name."""
@@ -426,10 +405,6 @@ def _joined(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> array[int]:
     joined = array("i", prompt_ids)
     joined.extend(output_ids)
     return joined
-
-
-def _begins_with(ids: array[int], prior: array[int]) -> bool:
-    return ids[: len(prior)].tobytes() == prior.tobytes()
 
 
 def _last(ids: Sequence[int], wanted: frozenset[int], *, block: int = 4096) -> int | None:

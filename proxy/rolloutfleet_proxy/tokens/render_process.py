@@ -1,7 +1,7 @@
 """A process that renders very long conversations, so that the one that serves keeps its interpreter.
 
 It is `python -m rolloutfleet_proxy.tokens.render_process FD`. Over this descriptor, a connection of `multiprocessing`,
-go messages of msgpack: the first says which model, each further one asks for a render and gets one back. The process
+go objects: the first says which model, each further one asks for a render and gets one back. The process
 ends when the connection does, so it never outlives its parent, and when nothing was asked for some minutes.
 """
 
@@ -15,12 +15,9 @@ from array import array
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Literal
-
-import msgspec
 
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
-from rolloutfleet_proxy.tokens.loading import load
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Ask, ChatFormat
 
@@ -28,29 +25,8 @@ _IDLE_SECONDS = 300.0
 _ATTEMPTS = 2
 
 
-class ModelSource(msgspec.Struct, frozen=True):
-    """What `loading.load` needs to make the same chat format again."""
-
-    source: str
-    model: str | None = None
-    """The name that engines call it by."""
-    renderer: str | None = None
-    thinking_retention: Literal["all", "tool_cycle", "template"] = "all"
-    download_to: str | None = None
-    cache_bytes: int = 16 << 20
-    special_tokens_in_text: Literal["text", "token"] = "text"
-
-    def load(self, *, token: str | None = None) -> ChatFormat:
-        """Raises ModelUnreadable. `token` is the hub's; a model that was fetched before needs none."""
-        return load(**msgspec.structs.asdict(self), token=token)
-
-
 class RenderProcessFailed(Exception):
     """The helper process died, again after a restart."""
-
-
-_Outcome = bytes | tuple[str, str | None] | None
-"""Token ids as int32, or message and field of `Unrenderable`; None where the format can't extend the turn."""
 
 
 class RenderProcess:
@@ -70,15 +46,17 @@ class RenderProcess:
 
     def rendered(self, ask: Ask) -> array[int] | None:
         """`ChatFormat.rendered`. Raises RenderProcessFailed as well."""
-        message = msgspec.msgpack.encode(ask)
         with self._lock:
             for _ in range(_ATTEMPTS):
                 if self._stopped:
                     raise RenderProcessFailed("the helper process was stopped")
                 with contextlib.suppress(OSError, EOFError):
                     connection = self._connected()
-                    connection.send_bytes(message)
-                    return _ids_of(msgspec.msgpack.decode(connection.recv_bytes(), type=_Outcome))
+                    connection.send(ask)
+                    outcome: array[int] | Unrenderable | None = connection.recv()
+                    if isinstance(outcome, Unrenderable):
+                        raise outcome
+                    return outcome
                 self._discard()
         raise RenderProcessFailed("the helper process died, and again after a restart")
 
@@ -101,7 +79,7 @@ class RenderProcess:
                     pass_fds=[theirs.fileno()],
                     env=helpers_environment(),
                 )
-            self._connection.send_bytes(msgspec.msgpack.encode(self._source))
+            self._connection.send(self._source)
         return self._connection
 
     def _discard(self) -> None:
@@ -113,29 +91,20 @@ class RenderProcess:
         self._process = self._connection = None
 
 
-def _ids_of(outcome: _Outcome) -> array[int] | None:
-    if isinstance(outcome, tuple):
-        message, param = outcome
-        raise Unrenderable(message, param=param)
-    return None if outcome is None else array("i", outcome)
-
-
-def _outcome(chat_format: ChatFormat, ask: Ask) -> _Outcome:
+def _outcome(chat_format: ChatFormat, ask: Ask) -> array[int] | Unrenderable | None:
     try:
-        ids = chat_format.rendered(ask)
+        return chat_format.rendered(ask)
     except Unrenderable as error:
-        return str(error), error.param
-    return None if ids is None else ids.tobytes()
+        return error
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):
-        chat_format = msgspec.msgpack.decode(connection.recv_bytes(), type=ModelSource).load()
+        chat_format = connection.recv().load()
         while connection.poll(_IDLE_SECONDS):
-            ask = msgspec.msgpack.decode(connection.recv_bytes(), type=Ask)
-            connection.send_bytes(msgspec.msgpack.encode(_outcome(chat_format, ask)))
+            connection.send(_outcome(chat_format, connection.recv()))
 
 
 if __name__ == "__main__":

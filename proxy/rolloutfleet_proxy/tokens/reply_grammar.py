@@ -19,12 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rolloutfleet_proxy.tokens.call_grammar import Wanted
+from msgspec import Struct
+
 from rolloutfleet_proxy.tokens.call_reading import CallReader, SpelledCalls
-from rolloutfleet_proxy.tokens.call_syntax import INDEX, Syntax, Thinking
-from rolloutfleet_proxy.tokens.schemas import Schema
+from rolloutfleet_proxy.tokens.call_syntax import INDEX, Thinking
+from rolloutfleet_proxy.tokens.reading import ReplyFormat
+from rolloutfleet_proxy.tokens.tool_schemas import Schema
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
+MOST_FUNCTIONS: Final = 256
+"""A reply isn't held to a choice of more."""
 Form = dict[str, Any]
 """One of xgrammar's formats."""
 MOST_SPACES: Final = 8
@@ -45,6 +49,22 @@ _OWN: Final[Mapping[str, Callable[[str], Form]]] = {
     "ebnf": lambda grammar: {"type": "grammar", "grammar": grammar},
 }
 """A request's own grammars by SGLang's sampling parameter. A `structural_tag` of its own is of the whole reply."""
+
+
+class Function(Struct, frozen=True):
+    name: str
+    arguments: Schema
+    """One of `arguments_schemas`."""
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The calls that a reply may make."""
+
+    functions: tuple[Function, ...]
+    required: bool
+    """At least one call."""
+    single: bool = False
+    """At most one."""
 
 
 def text(value: str) -> Form:
@@ -133,14 +153,15 @@ class Parameters:
 class ReplyGrammar:
     """The grammars of one chat format in one vocabulary."""
 
-    def __init__(self, syntax: Syntax, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+    def __init__(self, replies: ReplyFormat, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
         """`ends` are the tokens that end a turn."""
-        self._syntax = syntax
+        self._replies = replies
+        self._syntax = syntax = replies.syntax
         think = syntax.think or ()
         ids = {mark: vocabulary.convert_tokens_to_ids(mark) for mark in (*syntax.marks, *think)}
         self._tokens = {mark: token(each) for mark, each in ids.items() if each in vocabulary.marks}
         self.thinks = bool(think) and all(mark in self._tokens for mark in think)
-        has_answer_mark = any(each is not None for each in vocabulary.convert_tokens_to_ids(syntax.answers[:1]))
+        has_answer_mark = any(vocabulary.convert_tokens_to_ids(each) is not None for each in syntax.answers[:1])
         is_written = syntax.calls is not None and syntax.calls.function is not None
         self.holds_calls = is_written and has_answer_mark and all(mark in self._tokens for mark in syntax.marks)
         """Whether there is a grammar of the format's tool calls."""
@@ -151,9 +172,9 @@ class ReplyGrammar:
         self._free: Form = {"type": "any_text", "excludes": list(self._kept_out)}
         self._order = optional(sequence([_NOTHING, *self._tokens.values()]))
 
-    def of_calls(self, wanted: Wanted, thinking: Thinking) -> str:
-        """For a reply to a prompt that leaves this of thoughts."""
-        calls = self._calls(wanted)
+    def of_calls(self, prompt_ids: Sequence[int], wanted: Wanted) -> str:
+        """What holds the reply to a prompt to the calls that are wanted."""
+        calls, thinking = self._calls(wanted), self._replies.thinking(prompt_ids)
         if wanted.required:
             reply = calls
         elif not self._syntax.around.block[0]:
@@ -164,10 +185,10 @@ class ReplyGrammar:
         lead = self._literal(self._syntax.lead) if thinking is Thinking.FREE else []
         return self._tag([*lead, *self._thought(thinking), *reply])
 
-    def thinking_first(self, sampling: Mapping[str, Any], thinking: Thinking) -> str | None:
-        """For a reply whose sampling parameters hold its answer to a grammar; None where they don't, or the prompt
-        leaves no thought to it."""
-        name = next((name for name in _OWN if name in sampling), None)
+    def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
+        """What lets the reply to a prompt think before what the grammar of its sampling parameters holds it to; None
+        where that grammar is to hold from the start, or there is none."""
+        name, thinking = next((name for name in _OWN if name in sampling), None), self._replies.thinking(prompt_ids)
         if name is None or not self.thinks or thinking is Thinking.CLOSED:
             return None
         thought = self._thought(thinking, lead=self._syntax.lead, head=self._syntax.answer_head)

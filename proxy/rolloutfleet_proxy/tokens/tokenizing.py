@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.reading import Reader, Reply
 from rolloutfleet_proxy.tokens.render import Ask, Candidate, ChatFormat, Prompt, Render
-from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcess
+from rolloutfleet_proxy.tokens.render_process import RenderProcess
 
 T = TypeVar("T")
 

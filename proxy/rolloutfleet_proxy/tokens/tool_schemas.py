@@ -1,8 +1,19 @@
-"""Tools in the form that a chat format can write, where it would refuse what JSON Schema allows, or lose all of it.
+"""Schemas of tools' parameters (https://json-schema.org/draft/2020-12): in plainer words, as grammars of calls take
+them, and as chat formats write them. Pure.
 
-Most formats write a tool as JSON, and get it as it came. Kimi K2.5 writes TypeScript, Nemotron 3 and Gemma 4 the fields
-of each property, gpt-oss both: they are given the same schema in words that they know, with as little changed as
-possible. What there are no such words for stands in a description, as JSON.
+In plainer words references are followed, and `allOf` is joined (`merged`). References are JSON pointers (RFC 6901) into
+one root, the whole of a tool's `parameters`.
+
+A schema for a grammar (`arguments_schemas`) never allows less than was declared, but for undeclared properties, which
+are left out where none are asked for. An engine refuses a grammar that it can't compile, and no agent can help the
+schemas of its tools. So only what all compile is kept: types, properties, items, enumerations and alternatives.
+References are replaced by what they lead to; a schema within itself allows everything the second time. Lengths, ranges,
+patterns and formats are dropped, as are titles and descriptions.
+
+A format may refuse what JSON Schema allows, or lose all of it (`writable`). Most formats write a tool as JSON, and get
+it as it came. Kimi K2.5 writes TypeScript, Nemotron 3 and Gemma 4 the fields of each property, gpt-oss both: they are
+given the same schema in words that they know, with as little changed as possible. What there are no such words for
+stands in a description, as JSON.
 """
 
 from __future__ import annotations
@@ -10,16 +21,167 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
-from rolloutfleet_proxy.tokens.schemas import NOTES, Schema, given, merged, referred, without_nulls
+Schema = dict[str, Any]
+T = TypeVar("T", list[Any], dict[str, Any])
 
+TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
+NOTES: Final = frozenset({"description", "title", "default", "examples", "$schema", "$defs", "definitions"})
+"""Keywords that say nothing of which values are allowed."""
+_VALUES: Final = frozenset({"const", "default"})
+"""Keywords whose null is a value."""
+_MOST_PARTS: Final = 200
+"""Parts of one schema; others are left out."""
+ANY_OBJECT: Final[Schema] = {"type": "object"}
+LONGEST: Final = 256 << 10
+"""Letters of all schemas of a grammar: those of names and of listed values, and `EACH` for every schema."""
+EACH: Final = 128
+"""Letters that a schema counts, references followed; a listed value counts a quarter. Where arguments are written one
+by one, more than these would hold the event loop for over 50 ms."""
+_MOST_LEVELS: Final = 64
+"""Schemas within each other, references followed."""
 _KINDS: Final = frozenset({"type", "enum", "anyOf", "$ref"})
 """By which Kimi K2.5's declarations tell what a value is; one without any is refused."""
 _TYPELESS: Final = {"properties": "object", "additionalProperties": "object", "required": "object", "items": "array"}
 """The type of a schema that names none, by its first keyword of these."""
 _UNREAD: Final = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties")
 """Of parameters without properties, what says which they are."""
+
+
+def parts_of(schema: Any, root: Any = None) -> list[Schema]:
+    """What a value has to suit all at once: a schema, and what its `allOf` and, with a root, its `$ref` lead to."""
+    parts: dict[int, Schema] = {}
+    found = [schema]
+    for part in islice(found, _MOST_PARTS):  # which grows meanwhile
+        if isinstance(part, dict) and id(part) not in parts:
+            parts[id(part)] = part
+            found += given(part, "allOf", list)
+            if root is not None and "$ref" in part:
+                found.append(referred(root, part["$ref"]))
+    return list(parts.values())
+
+
+def merged(schema: Schema, root: Any = None) -> Schema:
+    """A schema's parts as one, without nulls; the schema alone where they contradict each other."""
+    whole = Schema()
+    for part in parts_of(schema, root):
+        for key, value in without_nulls(part).items():
+            if key == "allOf" or (key == "$ref" and root is not None):
+                continue
+            if key == "properties" and isinstance(value, dict):
+                whole[key] = given(part, key, dict) | given(whole, key, dict)
+            elif key == "required":
+                whole[key] = given(whole, key, list) + given(part, key, list)
+            elif whole.setdefault(key, value) != value and key not in NOTES:
+                return without_nulls(schema)
+    return whole
+
+
+def without_nulls(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if value is not None or key in _VALUES}
+
+
+def referred(root: Any, reference: Any) -> Any:
+    """What a reference leads to; None where that is nothing."""
+    if not isinstance(reference, str) or reference[:2] not in ("#", "#/"):
+        return None
+    found = root
+    for step in unquote(reference).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return found
+
+
+def given(schema: Schema, key: str, kind: type[T]) -> T:
+    """The list or object under a keyword; an empty one where it is none."""
+    value = schema.get(key)
+    return value if isinstance(value, kind) else kind()
+
+
+def arguments_schemas(tools: Sequence[Mapping[str, Any] | None]) -> list[Schema]:
+    """The schemas of the tools' arguments, which are always objects. One that is too large for the grammar, or for what
+    those before it have left, is that of any object."""
+    room = LONGEST
+    schemas: list[Schema] = []
+    for parameters in tools:
+        relaxing = _Relaxing(parameters or {}, room=room)
+        schema = relaxing.arguments()
+        # A NUL ends the process of an engine that compiles it (SGLang refuses it for that).
+        if relaxing.room < 0 or "\\u0000" in json.dumps(schema):
+            schema = ANY_OBJECT
+        else:
+            room = relaxing.room
+        schemas.append(schema)
+    return schemas
+
+
+class _Relaxing:
+    """One tool's schemas. Once no room is left, what comes of them is of no use."""
+
+    def __init__(self, root: Mapping[str, Any], *, room: int) -> None:
+        self.room = room
+        self._root = dict(root)
+
+    def arguments(self) -> Schema:
+        return {"type": "object", **self._object(merged(self._root, self._root), ())}
+
+    def _relaxed(self, schema: Any, outer: tuple[int, ...]) -> Schema:
+        """`outer` has the ids of the schemas that this one is within."""
+        self.room -= EACH
+        parts = parts_of(schema, self._root)
+        if not parts or self.room < 0 or len(outer) > _MOST_LEVELS or any(id(part) in outer for part in parts):
+            return {}
+        within = (*outer, *map(id, parts))
+        form = merged(schema, self._root) if len(parts) > 1 else parts[0]
+        is_string = form.get("type") in ("string", ["string"])
+        values = [form["const"]] if "const" in form else given(form, "enum", list)
+        if values:
+            self.room -= len(json.dumps(values)) + len(values) * EACH // 4
+            strings = [value for value in values if isinstance(value, str)] if is_string else []
+            return {"enum": strings or values}
+        if is_string:
+            return {"type": "string"}
+        choices = given(form, "anyOf", list) or given(form, "oneOf", list)
+        if choices:
+            return {"anyOf": [self._relaxed(choice, within) for choice in choices]}
+        return {} if "allOf" in form else self._typed(form, within)
+
+    def _typed(self, form: Schema, within: tuple[int, ...]) -> Schema:
+        declared: Any = form.get("type", "object" if "properties" in form else None)
+        kinds = declared if isinstance(declared, list) else [declared]
+        if not kinds or any(kind not in TYPES for kind in kinds):
+            return {}
+        self.room -= EACH * (len(kinds) - 1)
+        choices = [self._of_kind(kind, form, within) for kind in kinds]
+        return {"anyOf": choices} if len(choices) > 1 else choices[0]
+
+    def _of_kind(self, kind: str, form: Schema, within: tuple[int, ...]) -> Schema:
+        if kind == "object":
+            return {"type": kind, **self._object(form, within)}
+        if kind == "array" and isinstance(form.get("items"), dict):
+            return {"type": kind, "items": self._relaxed(form["items"], within)}
+        return {"type": kind}
+
+    def _object(self, form: Schema, within: tuple[int, ...]) -> Schema:
+        others: Any = True if "patternProperties" in form else form.get("additionalProperties")
+        if isinstance(others, dict):
+            others = self._relaxed(others, within)
+        properties = form.get("properties")
+        if not isinstance(properties, dict):
+            return {"additionalProperties": others} if isinstance(others, dict) else {}
+        required = {name for name in given(form, "required", list) if isinstance(name, str)}
+        self.room -= sum(map(len, properties))
+        return {
+            "properties": {name: self._relaxed(value, within) for name, value in properties.items()},
+            "required": [name for name in properties if name in required],
+            "additionalProperties": others if isinstance(others, dict) else others is True,
+        }
 
 
 def writable(name: str, tools: Sequence[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -36,6 +37,7 @@ SEEN = 2048
 _NO_ID = -1
 _ENTRY_BYTES = 250
 _MOST_SHORT = 1000
+_NOTHING = re.compile("(?!)")
 _MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
@@ -62,10 +64,7 @@ def unpacked(ids: list[int]) -> array[int]:
         return found
     found = array("i")
     for token_id in ids:
-        if isinstance(token_id, Packed):
-            found.extend(token_id.ids)
-        else:
-            found.append(token_id)
+        found.extend(token_id.ids if isinstance(token_id, Packed) else (token_id,))
     return found
 
 
@@ -133,10 +132,12 @@ class Vocabulary:
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         self.longest_token = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
         """Letters of the longest token: a text has at least its length divided by this of them."""
+        self.convert_tokens_to_ids: Callable[[str], Any] = tokenizer.token_to_id
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
-        self._cache: ByteCache[tuple[str, bool, bool], array[int]] = ByteCache(cache_bytes)
+        self.cache: ByteCache[tuple[str, bool, bool], array[int]] = ByteCache(cache_bytes)
+        """Encoded texts."""
         self._seen: ByteCache[int, bool] = ByteCache(SEEN)
         """Texts that came once, by their hashes: of two that share one, the second is taken for seen."""
 
@@ -149,16 +150,11 @@ class Vocabulary:
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
-        self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else None
-
-    @property
-    def cache_nbytes(self) -> int:
-        """What the cache of encoded texts takes."""
-        return self._cache.nbytes
+        self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else _NOTHING
 
     def encodes_quickly(self, text: str = "") -> bool:
         """Whether a thousand characters take microseconds, in this text."""
-        return self._encoding.quick and MARK not in text and alike(text)
+        return self._encoding.quick is not None and MARK not in text and alike(text)
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
@@ -176,7 +172,7 @@ class Vocabulary:
         """
         key = (text, marked, add_special_tokens)
         with self._lock:
-            ids = self._cache.get(key)
+            ids = self.cache.get(key)
         if ids is not None:
             return ids
         # Others must not wait for a long text.
@@ -186,7 +182,7 @@ class Vocabulary:
             found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
         with self._lock:
             if self._seen.get(hash(key)):
-                self._cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
+                self.cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
             self._seen.put(hash(key), True, 1)
         return found
 
@@ -195,39 +191,23 @@ class Vocabulary:
         if not self.decodes_by_bytes:
             return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
         text = b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
-        return text[1:] if self.strips_first_space and text.startswith(" ") else text
-
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        if isinstance(tokens, str):
-            return self._tokenizer.token_to_id(tokens)
-        return [self._tokenizer.token_to_id(token) for token in tokens]
-
-    def joined_bytes(self, token_ids: Iterable[int]) -> bytes:
-        return b"".join(map(self.token_bytes, token_ids))
+        return text.removeprefix(" ") if self.strips_first_space else text
 
     def packed(self, token_ids: Sequence[int]) -> list[int]:
         """The same ids, with what lies between two marks packed into one."""
         ids = np.array(token_ids, dtype=np.int32)
+        marks = np.flatnonzero(self._is_mark.take(ids.view(np.uint32), mode="clip")).tolist()
         result: list[int] = []
-        start = 0
-        for position in np.flatnonzero(self._is_mark.take(ids.view(np.uint32), mode="clip")).tolist():
-            if position > start:
-                result.append(Packed(ids[start:position]))
-            result.append(int(ids[position]))
-            start = position + 1
-        if start < len(ids):
-            result.append(Packed(ids[start:]))
+        for before, mark in pairwise([-1, *marks, len(ids)]):
+            if mark > before + 1:
+                result.append(Packed(ids[before + 1 : mark]))
+            result += ids[mark : mark + 1].tolist()
         return result
 
     def encoded_in_pieces(self, text: str) -> list[int]:
         """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
-        if self._added_pattern is None:
-            return self.encode(text, add_special_tokens=False)
-        ids: list[int] = []
-        for piece in self._added_pattern.split(text):
-            if piece:
-                ids += self.encode(piece, add_special_tokens=False)
-        return ids
+        pieces = filter(None, self._added_pattern.split(text))
+        return [token_id for piece in pieces for token_id in self.encode(piece, add_special_tokens=False)]
 
 
 class Packing:
@@ -315,14 +295,12 @@ def _decoder_kind(tokenizer: Tokenizer) -> str | None:
     return None
 
 
-def _split_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    """A pattern that cuts text at added tokens; None where these take part in more than their own letters."""
+def _split_pattern(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """A pattern that cuts text at added tokens, unless these take part in more than their own letters."""
     pre_tokenizer = tokenizer.pre_tokenizer
     adds_space = pre_tokenizer is not None and b'"add_prefix_space":true' in pre_tokenizer.__getstate__()
     added = tokenizer.get_added_tokens_decoder().values()
-    if adds_space or not added:
-        return None
-    if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in added):
-        return None
+    if adds_space or any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in added):
+        return _NOTHING
     longest_first = sorted((token.content for token in added), key=len, reverse=True)
-    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tests.fleets import MODEL, AgentSession, Fleet, running_fleet
 from tests.integration.proxy.rebuilding import rebuilt
 from tests.integration.proxy.test_turns import engine_made
 from tests.waiting import until
 
 from rolloutfleet_engine.model import model_path
-from rolloutfleet_proxy.tokens.loading import load
 
 STORES = Path(__file__).parent / "stores"
 """SQL that makes the store of a fleet's only proxy; its first line says which session is in it, its key, and the chat

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.chat_formats import load
 from tests.unit.proxy.stores import SyncStore
 
 from rolloutfleet_engine.model import model_path
@@ -21,7 +22,6 @@ from rolloutfleet_proxy.sessions.paths import Path as IdsPath
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.store.store import Reader
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.vocabulary import SEEN
 
 ROOMY = 1 << 30
@@ -126,12 +126,12 @@ def test_encoded_texts_are_as_large_as_they_say(text: str) -> None:
     texts = [text.replace("{}", str(number)) for number in range(1000, 1300)]
     for each in texts:
         vocabulary.encoded(each, add_special_tokens=False)
-    before = vocabulary.cache_nbytes
+    before = vocabulary.cache.nbytes
     with allocated() as held:
         for number in range(1000, 1300):
             vocabulary.encoded(text.replace("{}", str(number)), add_special_tokens=False)
         taken = held()
-    said = vocabulary.cache_nbytes - before
+    said = vocabulary.cache.nbytes - before
     assert is_honest(said, taken), (said, taken)
 
 
@@ -139,11 +139,11 @@ def test_a_text_larger_than_the_bound_is_not_kept_and_pushes_none_out() -> None:
     vocabulary = load(str(model_path()), cache_bytes=20_000).vocabulary
     for _ in range(2):
         vocabulary.encode("A text that is kept.")
-    kept = vocabulary.cache_nbytes
+    kept = vocabulary.cache.nbytes
     assert kept > 0
     for _ in range(2):
         vocabulary.encode("A long text. " * 10_000)
-    assert vocabulary.cache_nbytes == kept
+    assert vocabulary.cache.nbytes == kept
 
 
 def test_a_text_is_kept_from_its_second_time_on() -> None:
@@ -151,9 +151,9 @@ def test_a_text_is_kept_from_its_second_time_on() -> None:
     vocabulary = load(str(model_path())).vocabulary
     for number in range(3 * SEEN):
         vocabulary.encode(f"text {number}")
-    before = vocabulary.cache_nbytes
+    before = vocabulary.cache.nbytes
     vocabulary.encode("text 0")
-    assert vocabulary.cache_nbytes == before, "it came too long ago"
+    assert vocabulary.cache.nbytes == before, "it came too long ago"
     ids = vocabulary.encode("text 0")
-    assert vocabulary.cache_nbytes > before
+    assert vocabulary.cache.nbytes > before
     assert vocabulary.encode("text 0") == ids

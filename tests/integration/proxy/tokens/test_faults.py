@@ -6,8 +6,8 @@ import pytest
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 LONG = 20_000

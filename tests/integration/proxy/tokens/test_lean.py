@@ -12,10 +12,10 @@ def test_a_proxy_loads_no_client_of_inference_servers() -> None:
 def test_a_proxy_loads_its_own_models_format_alone() -> None:
     loaded = run(
         "import renderers",
-        "from rolloutfleet_proxy.tokens.loading import load",
+        "from rolloutfleet_proxy.tokens.loading import ModelSource",
         "import rolloutfleet_proxy.worker",
         "before = set(sys.modules)",
-        f"assert load({str(model_path())!r}).name == 'qwen3'",
+        f"assert ModelSource({str(model_path())!r}).load().name == 'qwen3'",
         "print(*(name for name in set(sys.modules) - before if name.startswith(('renderers.', 'openai'))))",
     )
     assert loaded == ["renderers.qwen3"]

@@ -14,8 +14,9 @@ from tests.waiting import comes_true
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource, RenderProcessFailed
+from rolloutfleet_proxy.tokens.render_process import RenderProcessFailed
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 LONG = 20_000

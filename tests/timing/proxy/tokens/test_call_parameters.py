@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.proxy.tokens.growing import GROWING, PARAMETERS
 
-from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
+from rolloutfleet_proxy.tokens.tool_schemas import arguments_schemas
 
 
 @pytest.mark.parametrize("parameters", GROWING.values(), ids=GROWING)

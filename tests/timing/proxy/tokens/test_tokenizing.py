@@ -12,7 +12,7 @@ import pytest
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS
-from rolloutfleet_proxy.tokens.render_process import ModelSource
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS_QUICKLY, Tokenizing
 
 LONG = 20_000

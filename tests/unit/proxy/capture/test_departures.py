@@ -30,8 +30,8 @@ from rolloutfleet_proxy.app import ProxyApp
 from rolloutfleet_proxy.http.connections import Connections
 from rolloutfleet_proxy.http.headers import PLACED
 from rolloutfleet_proxy.http.protocol import HttpProtocol
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.wiring import Start
 
 PORTS = [9_000, 9_001]

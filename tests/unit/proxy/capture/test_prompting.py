@@ -20,7 +20,7 @@ from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.sessions.paths import Paths
 from rolloutfleet_proxy.store.store import Reader
-from rolloutfleet_proxy.tokens.render_process import ModelSource
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 CUT = '{"q": "a'

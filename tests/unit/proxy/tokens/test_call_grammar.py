@@ -15,8 +15,8 @@ from tests.unit.proxy.tokens.models.families import chat_format
 
 from rolloutfleet_engine.structural_tags import example_of_tag, lark_of
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.call_grammar import Function, Wanted
-from rolloutfleet_proxy.tokens.call_schemas import arguments_schemas
+from rolloutfleet_proxy.tokens.reply_grammar import Function, Wanted
+from rolloutfleet_proxy.tokens.tool_schemas import arguments_schemas
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "find": {
@@ -80,7 +80,7 @@ class Holding:
         self.format = chat_format(held.name, models)
         self.args = TemplateArgs(TOOLS, dict(held.closed_by) if thinking == "closed" else None)
         self.prompt = [*self._prompt(), *self.format.vocabulary.encode(held.openings[thinking])]
-        self.tag = self.format.call_grammar(self.prompt, choice)
+        self.tag = self.format.grammar.of_calls(self.prompt, choice)
         file = str(models / held.name.replace(".", "-") / "tokenizer.json")
         marks = {self.format.vocabulary.decode([mark]): mark for mark in self.format.vocabulary.marks}
         tokenizer = tokenizer_of(file, self.format.stop_token_ids[0])
@@ -234,7 +234,7 @@ def test_reasoning_before_the_results_of_tools_says_nothing_of_the_answer(models
     """DeepSeek's prompt goes on behind them without the mark of an answer."""
     holding = Holding(HELD["deepseek-r1"], models, wanted(), thinking="open")
     forms = [
-        json.loads(holding.format.call_grammar(holding.format.vocabulary.encode(f"\n</think>{end}"), wanted()))
+        json.loads(holding.format.grammar.of_calls(holding.format.vocabulary.encode(f"\n</think>{end}"), wanted()))
         for end in ("", "<\uff5ctool\u2581outputs\u2581end\uff5c>", "<\uff5ctool\u2581outputs\u2581end\uff5c><think>\n")
     ]
     assert [len(free_texts(form)) for form in forms] == [0, 1, 1]
@@ -296,4 +296,4 @@ def test_formats_of_a_family_are_held_alike(name: str, models: Path) -> None:
 
 
 def test_a_format_whose_calls_cannot_be_held_says_so(models: Path) -> None:
-    assert not chat_format("gemma4", models).holds_calls
+    assert not chat_format("gemma4", models).grammar.holds_calls

@@ -14,8 +14,8 @@ from tests.unit.proxy.tokens.kinds import KINDS, LIKE_JSON, TEXTS, hoisted
 
 from rolloutfleet_engine.structural_tags import lark_of
 from rolloutfleet_proxy.tokens.argument_values import PYTHON_WORDS, parameter_schema, value_of
-from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, LONGEST, arguments_schemas
 from rolloutfleet_proxy.tokens.reply_grammar import Parameters, sequence
+from rolloutfleet_proxy.tokens.tool_schemas import ANY_OBJECT, LONGEST, arguments_schemas
 
 WRITTEN = 4 * LONGEST
 """Letters of all forms at the most, with what their marks take."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_proxy.tokens.call_schemas import ANY_OBJECT, EACH, LONGEST, arguments_schemas
+from rolloutfleet_proxy.tokens.tool_schemas import ANY_OBJECT, EACH, LONGEST, arguments_schemas
 
 MOST: int = LONGEST // EACH
 TREE: dict[str, Any] = {

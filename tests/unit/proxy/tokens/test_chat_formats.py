@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, tokenizer_of
 from tests.unit.proxy.tokens.models.measuring import ASKED, THOUGHT, TOOLS, _calls, _replies, _thinking, _written
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, write_model
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs, beginning
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 
 ASKED: list[Message] = [{"role": "user", "content": "Hello?"}]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, tokenizer_of, write_model
 from tests.unit.proxy.tokens.models.measuring import ASKED, _calls, _results, _said, replies
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.control_tokens import MARK, ControlTokens
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat, Prompt
 
 FORMATS = [*FAMILIES, *VARIANTS]

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, deepseek, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import Candidate
 
 TOOL = {"type": "function", "function": {"name": "find", "description": "Finds 東京.", "parameters": {"a": "\u2028"}}}

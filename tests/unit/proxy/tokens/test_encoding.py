@@ -16,8 +16,7 @@ from tests.unit.proxy.tokens.models.families import FAMILIES, PHRASES, tokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, _fastokens, _fastokens_if_alike
-from rolloutfleet_proxy.tokens.encoding_thread import EncodingThread
+from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, EncodingThread, _fastokens, _fastokens_if_alike
 
 pytest.importorskip("fastokens")
 
@@ -97,8 +96,8 @@ def test_the_ids_are_those_of_tokenizers(name: str) -> None:
         expected = tokenizer.encode(text, add_special_tokens=special).ids
         assert encoding.ids(text, add_special_tokens=special).tolist() == expected
         # And the quick one itself, which some texts above never reach.
-        if encoding._quick is not None and not set(text) & set("\u017f\u212a\u180e"):
-            assert ids_of(encoding._quick(text, special)) == expected
+        if encoding.quick is not None and not set(text) & set("\u017f\u212a\u180e"):
+            assert ids_of(encoding.quick(text, special)) == expected
 
     check()
 
@@ -107,7 +106,7 @@ def test_the_ids_are_those_of_tokenizers(name: str) -> None:
 def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
     tokenizer = trained("o200k")
     encoding = Encoding(tokenizer)
-    encoding._quick = _fastokens(tokenizer_named("shipped"))  # whatever it says would be wrong
+    encoding.quick = _fastokens(tokenizer_named("shipped"))  # whatever it says would be wrong
     assert encoding.ids(text, add_special_tokens=False).tolist() == tokenizer.encode(text).ids
 
 
@@ -143,14 +142,14 @@ def test_the_ids_of_long_texts_are_those_of_tokenizers(name: str) -> None:
 def test_a_text_that_fastokens_fails_on_is_left_to_tokenizers(error: BaseException) -> None:
     tokenizer = trained("qwen")
     encoding = Encoding(tokenizer)
-    assert encoding._quick is not None
+    assert encoding.quick is not None
 
     def fail(text: str, add_special_tokens: bool) -> bytes:
         raise error
 
-    quick, encoding._quick = encoding._quick, EncodingThread(fail)
+    quick, encoding.quick = encoding.quick, EncodingThread(fail)
     assert encoding.ids("It was warm.", add_special_tokens=False).tolist() == tokenizer.encode("It was warm.").ids
-    encoding._quick = quick
+    encoding.quick = quick
     assert encoding.ids("It was cold.", add_special_tokens=False).tolist() == tokenizer.encode("It was cold.").ids
     assert encoding.quick
 
@@ -160,7 +159,7 @@ def test_after_a_difference_tokenizers_alone_is_used(times: int) -> None:
     """They are compared every so often: here the quick one has another vocabulary."""
     tokenizer = trained("qwen")
     encoding = Encoding(tokenizer)
-    encoding._quick = _fastokens(tokenizer_named("shipped"))
+    encoding.quick = _fastokens(tokenizer_named("shipped"))
     texts = [f"It was warm in Oslo, {number} times." for number in range(CHECK_EVERY - 1)]
     texts.append("It was warm in Oslo too." * times)
     answers = [encoding.ids(text, add_special_tokens=False).tolist() for text in texts]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.waiting import PATIENCE
 
-from rolloutfleet_proxy.tokens.encoding_thread import LONG, EncoderFailed, EncodingThread
+from rolloutfleet_proxy.tokens.encoding import LONG, EncoderFailed, EncodingThread
 
 
 class Encoder:

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, write_model
 from tests.wording import LIBRARIES
 
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.openai_chat.request import parse_chat
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
-from rolloutfleet_proxy.tokens.faults import LONGEST_SEARCHED
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
+from rolloutfleet_proxy.tokens.support import LONGEST_SEARCHED
 
 USER: Message = {"role": "user", "content": "Hello?"}
 SAID: Message = {"role": "assistant", "content": "Yes."}

@@ -6,12 +6,12 @@ from array import array
 from pathlib import Path
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, without_byte_decoder, write_model
 from tests.unit.proxy.tokens.models.measuring import ASKED, Replies, replies
 from tests.unit.proxy.tokens.models.page import NAMES
 
 from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 
 USER: Message = {"role": "user", "content": "More?"}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet_proxy.tokens.pieces import pieces
+from rolloutfleet_proxy.tokens.reply_text import pieces
 
 
 @given(st.text(), st.data())

@@ -26,10 +26,10 @@ from tests.unit.proxy.tokens.models.families import (
 
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.call_reading import Kind
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
 from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
 from rolloutfleet_proxy.tokens.render import ChatFormat
-from rolloutfleet_proxy.tokens.reply_parser import Kind
 from rolloutfleet_proxy.tokens.reply_text import ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 

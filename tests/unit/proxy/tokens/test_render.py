@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, shipped, write_model
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Candidate, ChatFormat, Prompt
+from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Ask, Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.vocabulary import unpacked
 
 TOOLS = [
@@ -481,10 +481,10 @@ class TestTheModelsOwnTemplate:
         text = model.vocabulary.decode(whole)
         assert whole.tolist() == model.vocabulary.encode(text, add_special_tokens=False)
         model.prompt(messages, NO_ARGS, [])
-        before = model.vocabulary.cache_nbytes
+        before = model.vocabulary.cache.nbytes
         assert before > 5000
         model.prompt([*messages[:1], user("Well?")], NO_ARGS, [])
-        assert model.vocabulary.cache_nbytes - before < 1000
+        assert model.vocabulary.cache.nbytes - before < 1000
 
     def test_a_template_that_refuses(self, tmp_path: Path) -> None:
         directory = write_model(tmp_path / "m", FAMILIES["qwen3"])
@@ -498,8 +498,8 @@ def test_the_cache_of_encoded_texts_is_bounded() -> None:
     for number in range(200):
         for _ in range(2):
             model.prompt([user(f"{number} " * 400)], NO_ARGS, [])
-        assert model.vocabulary.cache_nbytes <= 100_000
-    assert model.vocabulary.cache_nbytes > 50_000
+        assert model.vocabulary.cache.nbytes <= 100_000
+    assert model.vocabulary.cache.nbytes > 50_000
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
@@ -519,4 +519,4 @@ def test_a_bridge_sees_no_difference_in_a_packed_reply(models: Path, name: str) 
         expected = None
         if whole is not None and whole.token_ids[: len(prior)] == prior:
             expected = unpacked(whole.token_ids[len(prior) :])
-        assert model.extension(tail, output, new, TemplateArgs(TOOLS)) == expected
+        assert model.rendered(Ask(new, TemplateArgs(TOOLS), (tail, output))) == expected

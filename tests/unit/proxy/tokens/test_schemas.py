@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rolloutfleet_proxy.tokens.schemas import merged, referred
+from rolloutfleet_proxy.tokens.tool_schemas import merged, referred
 
 ROOT: dict[str, Any] = {"$defs": {"a/b~ c": {"type": "null"}}, "anyOf": [{"type": "string"}], "title": "T"}
 

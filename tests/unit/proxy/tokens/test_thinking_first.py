@@ -54,7 +54,7 @@ class Held:
     def __init__(self, model: ChatFormat, kwargs: Mapping[str, Any] | None, sampling: dict[str, str]) -> None:
         self.model, self.args = model, TemplateArgs(None, kwargs or None)
         self.prompt = model.prompt(ASKED, self.args, []).ids
-        tag = model.thinking_first(self.prompt, sampling)
+        tag = model.grammar.thinking_first(self.prompt, sampling)
         assert tag is not None
         self.tag = tag
         marks = {model.vocabulary.decode([mark]): mark for mark in model.vocabulary.marks}
@@ -148,7 +148,7 @@ def test_prompts_leave_thoughts_as_the_format_writes_them(models: Path, name: st
     for kwargs in (*ARGUMENTS, {"enable_thinking": False}):
         if all(map(model.takes, kwargs)) and not (name == "qwen3.8" and "reasoning_effort" in kwargs):
             prompt = model.prompt(ASKED, TemplateArgs(None, kwargs or None), []).ids
-            found[json.dumps(kwargs)] = model.thinking_first(prompt, {"regex": "a"}) is not None
+            found[json.dumps(kwargs)] = model.grammar.thinking_first(prompt, {"regex": "a"}) is not None
     assert found.pop("{}") == (name in OPENED_BY_DEFAULT | LEFT_TO_THE_MODEL)
     closed = found.pop('{"enable_thinking": false}', False)
     assert closed == (name == "gemma4")  # Its prompt is the same.
@@ -158,7 +158,7 @@ def test_prompts_leave_thoughts_as_the_format_writes_them(models: Path, name: st
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1}, {"structural_tag": "{}"}])
 def test_a_reply_without_a_grammar_or_with_a_tag_of_its_own_is_as_asked(models: Path, sampling: dict[str, Any]) -> None:
     model = chat_format("qwen3.5", models)
-    assert model.thinking_first(model.prompt(ASKED, TemplateArgs(), []).ids, sampling) is None
+    assert model.grammar.thinking_first(model.prompt(ASKED, TemplateArgs(), []).ids, sampling) is None
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -166,8 +166,8 @@ def test_tokens_come_in_the_order_of_the_grammars_of_calls(models: Path, name: s
     """xgrammar 0.2.7 knows a token by its place among those of its grammar, and so in what it keeps for others."""
     reply = held(name, models, "regex")
     order = list(dict.fromkeys(tokens_of(json.loads(reply.tag)["format"])))
-    if reply.model.holds_calls:
-        calls = tokens_of(json.loads(reply.model.call_grammar(reply.prompt, wanted()))["format"])
+    if reply.model.grammar.holds_calls:
+        calls = tokens_of(json.loads(reply.model.grammar.of_calls(reply.prompt, wanted()))["format"])
         before = list(dict.fromkeys(calls))
         assert order[: len(before)] == before
         assert set(order[len(before) :]) <= set(reply.kept_out)

@@ -16,10 +16,10 @@ from tests.waiting import PATIENCE
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import GrowingReply
 from rolloutfleet_proxy.tokens.render import Ask, Candidate, ChatFormat
-from rolloutfleet_proxy.tokens.render_process import ModelSource
 from rolloutfleet_proxy.tokens.tokenizing import LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY, Tokenizing
 
 LONG = 20_000
@@ -166,7 +166,7 @@ async def test_what_fastokens_encodes_needs_no_helper_unless_it_is_very_long(
 async def test_a_helper_is_needed_as_before_once_fastokens_is_not_trusted(
     as_in_a_proxy: Tokenizing, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(as_in_a_proxy.chat_format.vocabulary._encoding, "_quick", None)
+    monkeypatch.setattr(as_in_a_proxy.chat_format.vocabulary._encoding, "quick", None)
     await as_in_a_proxy.prompt([user(LONG_TEXT * 8)], NO_ARGS, [])
     assert elsewhere.renders == 1
 

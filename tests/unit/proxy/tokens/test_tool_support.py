@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.support import dropped, drops_some

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.model_files import ModelFiles
-from rolloutfleet_proxy.tokens.template import ChatTemplate, TemplateRefusal
+from rolloutfleet_proxy.tokens.model_files import ChatTemplate, ModelFiles, TemplateRefusal
 from rolloutfleet_proxy.tokens.vocabulary import Packed, Vocabulary
 
 LOOKS_AT_TEXT = {"gemma4"}
@@ -99,4 +98,4 @@ class TestTemplates:
 
 def test_an_id_below_zero_stands_for_nothing_and_hides_no_packed_run(vocabulary: Vocabulary) -> None:
     assert vocabulary.token_bytes(-1) == b""
-    assert vocabulary.joined_bytes([Packed(array("i", vocabulary.encode("packed")))]) == b"packed"
+    assert vocabulary.token_bytes(Packed(array("i", vocabulary.encode("packed")))) == b"packed"

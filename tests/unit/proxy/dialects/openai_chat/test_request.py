@@ -16,7 +16,7 @@ from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_c
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.http.errors import body_of, status_of
-from rolloutfleet_proxy.tokens.call_grammar import MOST_FUNCTIONS
+from rolloutfleet_proxy.tokens.reply_grammar import MOST_FUNCTIONS
 
 LENIENT = Reading()
 USER = {"role": "user", "content": "hello"}

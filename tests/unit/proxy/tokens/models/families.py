@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from tests.chat_formats import load
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.loading import load
 from rolloutfleet_proxy.tokens.render import ChatFormat
 
 Calls = Sequence[tuple[str, dict[str, Any]]]

@@ -1,22 +1,84 @@
-"""A reply's text -> its pieces, for formats that stand marks around thoughts and calls. Incremental, and pure.
+"""Parsers of one reply's text: text -> pieces, as the text comes. Incremental, and pure.
 
-However the text is cut, the pieces say the same. What may still become another thing is held back: a call in a thought
-whose end may follow, and the beginnings of marks.
+Joined, the texts of all pieces are that text, and however it is cut, the pieces say the same. What may still become
+another thing is held back: a call in a thought whose end may follow, and the beginnings of marks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rolloutfleet_proxy.tokens.call_reading import Parameters
+from rolloutfleet_proxy.tokens.call_reading import (
+    JsonCalls,
+    Kind,
+    Parameters,
+    Piece,
+    WrittenCall,
+    arguments_of,
+    call_of,
+)
 from rolloutfleet_proxy.tokens.call_syntax import Around, Syntax
-from rolloutfleet_proxy.tokens.reply_parser import Kind, Piece, ReplyParser
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
 _MOST_HELD: Final = 16
 """Ends within arguments after which a block ends at the first: to look for the right one must not cost a square."""
+_FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
+_INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
+
+
+class ReplyParser(ABC):
+    """Fed with one reply's text as it comes. A format takes pieces off the text in steps."""
+
+    def __init__(self, alphabet: Alphabet, within: Kind) -> None:
+        self._plain = alphabet.plain
+        self._within = within
+        """What the text is up to the next mark: a call's until its end has come, `OWN` where that is yet to be seen."""
+        self._text = ""
+        """What is in no piece yet."""
+        self._later: list[str] = []
+        """Text behind that which waits for a mark, without that mark."""
+        self._pieces: list[Piece] = []
+
+    def feed(self, text: str) -> list[Piece]:
+        """What is certain after this text, which follows the one fed before."""
+        if self._waits_beyond(text):
+            self._later.append(text)  # to join it each time would cost the square of a long call
+            return []
+        self._text = "".join([self._text, *self._later, text])
+        self._later.clear()
+        return self._advanced(final=False)
+
+    def finish(self) -> list[Piece]:
+        """The rest, where no more comes."""
+        self._text = "".join([self._text, *self._later])
+        return self._advanced(final=True)
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether a thought has begun that has not ended."""
+        return self._within is Kind.REASONING
+
+    @abstractmethod
+    def _waits_beyond(self, text: str) -> bool:
+        """Whether the text before this one waits for a mark that is not in it."""
+
+    @abstractmethod
+    def _step(self, final: bool) -> bool:
+        """Take what can be taken off the text; whether there may be more."""
+
+    def _advanced(self, *, final: bool) -> list[Piece]:
+        while self._text and self._step(final):
+            pass
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _take(self, kind: Kind, length: int, call: WrittenCall | None = None) -> None:
+        if length:
+            self._pieces.append(Piece(kind, self._plain(self._text[:length]), call))
+            self._text = self._text[length:]
 
 
 class Tagged:
@@ -228,3 +290,136 @@ def overlap(text: str, mark: str) -> int:
 
 def _may_become(text: str, mark: str) -> bool:
     return len(text) < len(mark) and mark.startswith(text)
+
+
+class SegmentedParser(ReplyParser):
+    """What these formats share: a message's body is content or reasoning up to a mark, or a call as a whole."""
+
+    _ends: str
+    """The marks that end a message."""
+    _begins: Mapping[Kind, str]
+    """Those that begin something behind a body of each kind that has no end."""
+
+    def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
+        """`has_calls`: whether any are wanted."""
+        super().__init__(alphabet, Kind.OWN)
+        self._has_calls = has_calls
+        self._breaks = frozenset(alphabet.chars.values())
+
+    def _waits_beyond(self, text: str) -> bool:
+        return self._within is Kind.OWN and bool(self._text or self._later) and self._breaks.isdisjoint(text)
+
+    def _step(self, final: bool) -> bool:
+        if self._within is Kind.OWN:
+            return self._between(final)
+        # Text of a body up to the first mark that ends it, and that mark, unless it begins something.
+        begins = self._begins[self._within]
+        end = self._first(self._ends + begins)
+        self._take(self._within, len(self._text) if end < 0 else end)
+        if end >= 0:
+            self._take(Kind.OWN, 0 if self._text[0] in begins else 1)
+            self._within = Kind.OWN
+        return end >= 0
+
+    @abstractmethod
+    def _between(self, final: bool) -> bool:
+        """The step where no body has begun."""
+
+    def _first(self, marks: str, start: int = 0) -> int:
+        """Where the first of these marks stands; -1 for none."""
+        return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
+
+    def _take_call(self, length: int, read: Callable[[], WrittenCall]) -> None:
+        try:
+            self._take(Kind.CALL, length, read())
+        except (ValueError, RecursionError):
+            self._take(Kind.CONTENT, length)
+
+
+class HarmonyParser(SegmentedParser):
+    """gpt-oss's: `<|start|>HEAD<|message|>BODY`, which `<|end|>` or `<|call|>` ends, or the next start.
+
+    See https://github.com/openai/harmony. The channel in a head says what the body is: `analysis` is reasoning. A
+    recipient `functions.NAME` makes it a call.
+    """
+
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str | None, has_calls: bool) -> None:
+        """`marks` are the format's, in the order of its description. `prompt_end` is what stands behind the last start
+        of the prompt; None where there is none."""
+        super().__init__(alphabet, has_calls=has_calls)
+        self._start, self._channel, self._message, *ends = marks
+        self._ends, self._begins = "".join(ends), dict.fromkeys(Kind, self._start)
+        self._given = prompt_end
+        """The head of a message that has begun, as far as the prompt has it."""
+        if prompt_end is not None and self._message in prompt_end:
+            self._begin_body(prompt_end.partition(self._message)[0])
+
+    def _between(self, final: bool) -> bool:
+        has_begun = self._given is not None or self._text.startswith(self._start)
+        behind_start = 0 if self._given is not None else 1
+        message = self._text.find(self._message) if has_begun else -1
+        again = self._text.find(self._start, behind_start)
+        if message < 0 or 0 <= again < message:  # words between messages, or a head without a body
+            if again < 0 and not final:
+                return False
+            length = len(self._text) if again < 0 else again
+            self._take(Kind.CONTENT if has_begun or self._text[:length].strip() else Kind.OWN, length)
+            self._given = None
+            return True
+        head = (self._given or "") + self._text[behind_start:message]
+        function = _FUNCTION.search(head)
+        if function and self._has_calls:
+            return self._call(function[1], message + 1, final)
+        self._take(Kind.CONTENT if function else Kind.OWN, message + 1)
+        self._begin_body(head)
+        return True
+
+    def _begin_body(self, head: str) -> None:
+        channel = head.partition(self._channel)[2].split()
+        self._within = Kind.REASONING if channel[:1] == ["analysis"] else Kind.CONTENT
+        self._given = None
+
+    def _call(self, name: str, start: int, final: bool) -> bool:
+        end = self._first(self._start + self._ends, start)
+        if end < 0 and not final:
+            return False
+        self._given = None
+        if end < 0 or self._text[end] == self._start:
+            self._take(Kind.CONTENT, len(self._text) if end < 0 else end)
+        else:
+            body = self._plain(self._text[start:end])
+            self._take_call(end + 1, lambda: call_of(name, arguments_of(body)))
+        return True
+
+
+class InklingParser(SegmentedParser):
+    """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`;
+    `<|end_message|>` ends it."""
+
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, thinking: bool, has_calls: bool) -> None:
+        """`marks` are the format's, as its description orders them. `thinking`: whether the prompt opened a thought."""
+        super().__init__(alphabet, has_calls=has_calls)
+        model, said, thought, self._end, *invokes = marks
+        self._kinds = {model: Kind.OWN, said: Kind.CONTENT, thought: Kind.REASONING}
+        self._ends, self._invokes = self._end, "".join(invokes)
+        self._begins = {Kind.REASONING: invokes[0] if has_calls else "", Kind.CONTENT: ""}
+        self._within = Kind.REASONING if thinking else Kind.OWN
+
+    def _between(self, final: bool) -> bool:
+        if self._text[0] in self._kinds:
+            self._within = self._kinds[self._text[0]]
+            self._take(Kind.OWN, 1)
+            return True
+        # A call, or text without the mark of its kind.
+        end = self._text.find(self._end)
+        invoke = self._first(self._invokes) if self._has_calls else -1
+        if end < 0:
+            self._take(Kind.CONTENT, len(self._text) if final else 0)
+            return final
+        if 0 <= invoke < end:
+            head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
+            self._take_call(end, lambda: _INKLING_CALLS.call(payload, {}, head=head))
+        else:
+            self._take(Kind.CONTENT, end)
+        self._take(Kind.OWN, 1)
+        return True
