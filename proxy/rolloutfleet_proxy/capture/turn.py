@@ -258,8 +258,9 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         )
         metrics.image_placeholders.inc(made.extras.placeholders)
         metrics.special_tokens_in_text.inc(made.extras.special_tokens_in_text)
-        metrics.prefix_checks.labels("passed").inc(prompt.passed)
-        metrics.prefix_checks.labels("failed").inc(prompt.checked - prompt.passed)
+        passed = int(prompt.parent is not None)
+        metrics.prefix_checks.labels("passed").inc(passed)
+        metrics.prefix_checks.labels("failed").inc(prompt.checked - passed)
 
 
 def _prompt_job(job: TurnJob) -> PromptJob:

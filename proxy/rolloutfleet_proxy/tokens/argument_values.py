@@ -16,8 +16,6 @@ two was meant. A list with a wrong item stays a list where no string may be. All
 doesn't know, and references that lead nowhere allow everything.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import lru_cache
@@ -79,11 +77,8 @@ def parameter_schema(parameters: Any, name: str) -> Any:
     none does, `additionalProperties` count in their place. If these are forbidden, the model wrote what nobody
     declared: that is taken for what it looks like.
     """
-    for declaring in (_named, _additional):
-        found = _Schemas(parameters).declared(parameters, name, declaring)
-        if found is not None:
-            return found
-    return {}
+    found = (_Schemas(parameters).declared(parameters, name, declaring) for declaring in (_named, _additional))
+    return next((schema for schema in found if schema is not None), {})
 
 
 def _named(schema: Schema, name: str) -> list[Any]:

@@ -6,8 +6,6 @@ twice, or a key that no call has, make the block text. Words beside the call in 
 Texts are those of `reply_text`: a mark is one character.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from abc import ABC, abstractmethod

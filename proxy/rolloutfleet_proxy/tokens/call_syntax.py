@@ -4,30 +4,23 @@ grammar of its calls is made.
 What an entry says is what the format's template writes. A reader takes looser forms as well (`call_reading`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
 from typing import Any, Final, Literal
 
 from rolloutfleet_proxy.tokens import call_reading as forms
 
 WRITABLE_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
+MARK: Final = re.compile(r"<[^<>]+>|\]~b\]")
+"""Marks of formats, as they stand in a text of a description."""
 INDEX: Final = "{index}"
 """Stands in a text for the number of a call."""
 
 
-class Thinking(Enum):
-    """What a prompt's end leaves to the reply."""
-
-    FREE = "free"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
+Thinking = Literal["free", "open", "closed"]
+"""What a prompt's end leaves to the reply."""
 Ends = Literal["never", "where it has no end", "always"]
 
 
@@ -68,10 +61,11 @@ class Around:
 class Syntax:
     """How a format writes replies. White space that stands beside a mark is the template's."""
 
-    answers: tuple[str, ...] = ()
-    """The marks behind which an answer begins; a vocabulary has the first of them at least."""
-    header: str = "<|im_start|>assistant\n"
-    """What the prompt of an answer ends in, which some models repeat."""
+    header: str = ""
+    """What the prompt of an answer ends in, which some models repeat. It begins with a mark."""
+    answers: tuple[str, ...] | None = None
+    """The marks behind which an answer begins, where these are others than that of `header`; a vocabulary has the first
+    of them at least."""
     turn_end: str = ""
     """The one end token that the bridge of `renderers` goes on from, where it refuses others."""
     marks: tuple[str, ...] = ()
@@ -102,10 +96,15 @@ class Syntax:
     around: Around = Around()
     calls: forms.CallReader | None = None
 
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """The marks behind which an answer begins."""
+        return (*MARK.findall(self.header)[:1],) if self.answers is None else self.answers
+
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
 _HERMES = Syntax(
-    answers=("<|im_start|>",),
+    header="<|im_start|>assistant\n",
     marks=_TOOL_CALL,
     gap="\n\n",
     call_ends_thought="where it has no end",
@@ -127,7 +126,6 @@ def _glm(*, line: str) -> Syntax:
     """`line` ends the lines that a call is written in."""
     return Syntax(
         answers=("<|assistant|>",),
-        header="",
         marks=_GLM_MARKS,
         lead=line,
         gap=line,
@@ -144,8 +142,8 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
     glm = _glm(line=line)
     return replace(
         glm,
-        answers=("<assistant>",),
         header="<assistant>",
+        answers=None,
         marks=_TOOL_CALL,
         thinks_unasked=True,
         thinks_again=False,
@@ -158,7 +156,6 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
 
 
 _MINIMAX = Syntax(
-    answers=("]~b]",),
     header="]~b]ai\n",
     marks=("<minimax:tool_call>", "</minimax:tool_call>"),
     gap="\n\n",
@@ -173,7 +170,6 @@ def _hy(mark: str) -> str:
 
 
 _HY3 = Syntax(
-    answers=("<\uff5chy_Assistant:opensource\uff5c>",),
     header="<\uff5chy_Assistant:opensource\uff5c>",
     marks=tuple(map(_hy, ("<tool_calls>", "</tool_calls>", "<tool_sep>", *_GLM_MARKS))),
     think=("<think:opensource>", "</think:opensource>"),
@@ -189,7 +185,6 @@ _KIMI_MARKS = tuple(
     f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
 )
 _KIMI = Syntax(
-    answers=("<|im_assistant|>",),
     header="<|im_assistant|>assistant<|im_middle|>",
     marks=_KIMI_MARKS,
     call_ends_thought="where it has no end",
@@ -223,7 +218,6 @@ _DEEPSEEK = Syntax(
 _DSML = "\uff5cDSML\uff5c"
 _DEEPSEEK_V4 = Syntax(
     answers=("<\uff5cAssistant\uff5c>",),
-    header="",
     thinks_again=True,
     call_ends_thought="always",
     content_strip="",
@@ -239,7 +233,6 @@ _DEEPSEEK_V4 = Syntax(
 )
 _LLAMA = Syntax(
     answers=("<|end_header_id|>",),
-    header="",
     think=None,
     calls=forms.JsonCalls(exact=True, function=('{"name": "', '", "parameters": ')),
 )
@@ -255,16 +248,14 @@ _GEMMA = Syntax(
     calls=forms.GemmaCalls(),
 )
 
-# Of these a reply is several messages (`segmented_replies`).
+# Of these a reply is several messages (`reply_parsers`).
 _HARMONY = Syntax(
-    header="",
     marks=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"),
     think=("<|message|>", "<|end|>"),
     answer_head="<|start|>assistant<|channel|>final<|message|>",
 )
 _INKLING = Syntax(
     answers=("<|message_model|>",),
-    header="",
     marks=(
         *("<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|end_message|>"),
         *("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
@@ -298,7 +289,8 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 def of_template(parser: str | None) -> Syntax:
     """That of a model's own template, whose calls are those of the parser that `loading` names."""
     family = Syntax() if parser is None else SYNTAXES["glm-4.5" if parser == "glm" else parser]
-    return Syntax(reasoning_strip="", content_strip="", marks=family.marks, around=family.around, calls=family.calls)
+    text = Syntax(header=_HERMES.header, answers=(), reasoning_strip="", content_strip="")
+    return replace(text, marks=family.marks, around=family.around, calls=family.calls)
 
 
 def rewritten(description: Any, text: Callable[[str], str]) -> Any:

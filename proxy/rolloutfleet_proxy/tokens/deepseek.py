@@ -49,9 +49,7 @@ class Breaks:
     """What stands between the calls and the results of a prompt, in a vocabulary's tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        def encoded(text: str) -> list[int]:
-            return vocabulary.encode(text, add_special_tokens=False)
-
+        encoded = vocabulary.encode
         self._before = {encoded(_mark("tool outputs begin"))[0]: encoded(_BEFORE_RESULTS)}
         self._between = {tuple(encoded(_mark(each))[0] for each in pair): encoded("\n") for pair in _BETWEEN}
 

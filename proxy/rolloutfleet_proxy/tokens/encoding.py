@@ -44,8 +44,8 @@ LONG_PASSAGE = 250
 # doesn't count, and a mark that was a space until Unicode 6.3.
 _UNLIKE = frozenset("\u017f\u212a\u180e")
 
-Encode = Callable[[str, bool], bytes]
-"""A text, and whether special tokens are added -> its ids."""
+Encode = Callable[[str], bytes]
+"""A text -> its ids. No special tokens are added."""
 
 CHARACTERS: Final = 4_000_000
 """What one thread encodes: of base64, that leaves some 20 MB behind; of prose or code, a tenth of it."""
@@ -63,27 +63,27 @@ class Encoding:
         """`fastokens`, as long as it is in use."""
         self._count = 0
 
-    def ids(self, text: str, *, add_special_tokens: bool) -> array[int]:
+    def ids(self, text: str) -> array[int]:
         """Token ids, as int32."""
         quick = self.quick
         if quick is None or not alike(text):
-            return self._exact(text, add_special_tokens)
+            return self._exact(text)
         self._count += 1
         try:
             if self._count % CHECK_EVERY == 0:
                 checked = text[:CHECKED_AT_MOST]
-                if array("i", quick(checked, add_special_tokens)) != self._exact(checked, add_special_tokens):
+                if array("i", quick(checked)) != self._exact(checked):
                     log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
                     self.quick = None
-                    return self._exact(text, add_special_tokens)
-            return array("i", quick(text, add_special_tokens))
+                    return self._exact(text)
+            return array("i", quick(text))
         except EncoderFailed as error:
             log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
-            return self._exact(text, add_special_tokens)
+            return self._exact(text)
 
-    def _exact(self, text: str, add_special_tokens: bool) -> array[int]:
+    def _exact(self, text: str) -> array[int]:
         # The variant without character offsets is up to twice as quick.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return array("i", encoding.ids)
 
 
@@ -98,7 +98,7 @@ def _fastokens(tokenizer: Tokenizer) -> EncodingThread:
 
     encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
     # The one form of its answer that makes no Python number for each token.
-    return EncodingThread(lambda text, add_special_tokens: encode([text], add_special_tokens)[0])
+    return EncodingThread(lambda text: encode([text], False)[0])
 
 
 def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
@@ -106,11 +106,11 @@ def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
     passages = _passages()
     try:
         quick = _fastokens(tokenizer)
-        found = [array("i", quick(text, True)) for text in passages]
+        found = [array("i", quick(text)) for text in passages]
     except (ImportError, ValueError, EncoderFailed) as error:
         log.info("tokenizers alone is used: %s", error)
         return None
-    exact = tokenizer.encode_batch_fast(passages, add_special_tokens=True)
+    exact = tokenizer.encode_batch_fast(passages, add_special_tokens=False)
     if found != [array("i", encoding.ids) for encoding in exact]:
         log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
         return None
@@ -124,11 +124,9 @@ def _passages() -> list[str]:
     blanks = " a  b   c\n\n d \r\n\t e\u00a0f\u3000g \n \n  "
     scripts = "Straße naïve e\u0301 日本語のテキスト 中文字符 한국어 العربية ٣٤ हिन्दी ไทย Ⅷ ² 🙂👩‍👩‍👧 “quoted” — …"
     code = '<|x|> </s> [INST] {"name": "f", "arguments": {"n": [1, 2]}}\n```python\ndef f(x):\n    return x**2\n```'
-    letters = "".join(map(chr, range(1, 0x250)))
-    assigned = "".join(
-        c for c in map(chr, range(0x250, 0x3000)) if unicodedata.category(c) != "Cn" and c not in _UNLIKE
-    )
-    plain = "".join(c for c in letters if c not in _UNLIKE)
+    plain = "".join(c for c in map(chr, range(1, 0x250)) if c not in _UNLIKE)
+    later = map(chr, range(0x250, 0x3000))
+    assigned = "".join(c for c in later if unicodedata.category(c) != "Cn" and c not in _UNLIKE)
     mixed = words + scripts + code + blanks
     return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, mixed, mixed * LONG_PASSAGE]
 
@@ -146,17 +144,17 @@ class EncodingThread:
         self._lock = Lock()
         self._renew()
 
-    def __call__(self, text: str, add_special_tokens: bool) -> bytes:
+    def __call__(self, text: str) -> bytes:
         """Raises EncoderFailed."""
         if len(text) >= LONG:
             with ThreadPoolExecutor(1) as alone:
-                return self._asked(alone, text, add_special_tokens)
+                return self._asked(alone, text)
         with self._lock:
             if self._left < len(text):
                 self._thread.shutdown(wait=False)
                 self._renew()
             self._left -= len(text)
-            return self._asked(self._thread, text, add_special_tokens)
+            return self._asked(self._thread, text)
 
     def forget(self) -> None:
         """Give back what the thread has kept; the next text gets another."""
@@ -168,8 +166,8 @@ class EncodingThread:
         self._thread = ThreadPoolExecutor(1, "encoder")
         self._left = self._characters
 
-    def _asked(self, thread: ThreadPoolExecutor, text: str, add_special_tokens: bool) -> bytes:
-        answer = thread.submit(self._encode, text, add_special_tokens)
+    def _asked(self, thread: ThreadPoolExecutor, text: str) -> bytes:
+        answer = thread.submit(self._encode, text)
         if (error := answer.exception()) is not None:  # of any kind: a panic in Rust is none of Exception's
             raise EncoderFailed(str(error)) from error
         return answer.result()

@@ -19,13 +19,10 @@ Which a format does is found out when it is loaded (`support`). A rendering and 
 agree. What is lost all the same is refused (`at_risk`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from rolloutfleet_proxy.domain.messages import Calls, Message, call_ids, in_order, lacks_arguments
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
@@ -35,24 +32,19 @@ _REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 _SAID = frozenset(("content", "reasoning", "reasoning_content"))
 
 
-class Ids(Enum):
-    """What a format does with the ids of calls."""
-
-    UNWRITTEN = auto()
-    WRITTEN = auto()
-    FUNCTIONS = auto()
-    """Written, and all that is written of a call's function."""
+Ids = Literal["unwritten", "written", "functions"]
+"""What a format does with the ids of calls: it writes none, writes them, or writes no more of a call's function."""
 
 
 def with_calls_told(messages: Sequence[Message], ids: Ids, *, start: int = 0) -> list[Message]:
     """The messages, those from `start` on as they will be written. Raises Unrenderable for a call's arguments there."""
     known = call_ids(messages[:start])
     # Where each id is one call's, those before stay as they are, and need not be gone through.
-    first = 0 if ids is Ids.FUNCTIONS or len(set(known)) < len(known) else start
+    first = 0 if ids == "functions" or len(set(known)) < len(known) else start
     calls = Calls(known if first else ())
     names = {call_id: call_id for call_id in calls.ids if call_id is not None}
     told, new = list(messages[:first]), messages[first:]
-    for index, message in enumerate(new if ids is not Ids.UNWRITTEN else in_order(new, calls), first):
+    for index, message in enumerate(new if ids != "unwritten" else in_order(new, calls), first):
         form = message
         if made := message.get("tool_calls"):
             form = {**message, "tool_calls": [*made]}
@@ -73,10 +65,10 @@ def with_calls_told(messages: Sequence[Message], ids: Ids, *, start: int = 0) ->
 def _id_of(call: dict[str, Any], ids: Ids, count: int, known: dict[str, str]) -> str | None:
     """Another id for a call that `count` come before; None where it keeps its own."""
     call_id, function = call.get("id") or "", call["function"]["name"]
-    if ids is Ids.FUNCTIONS:
+    if ids == "functions":
         name = call_id.partition(":")[0]  # as `renderers` reads it
         return None if function == name.partition(".")[2] or function == name else f"functions.{function}:{count}"
-    return f"{call_id}.{count}" if ids is Ids.UNWRITTEN and call_id in known else None
+    return f"{call_id}.{count}" if ids == "unwritten" and call_id in known else None
 
 
 def _with_object(call: dict[str, Any], at: str) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Which chat format a model has: one that is named, is known for it, or writes what its own template writes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
@@ -106,14 +104,12 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
             return template.render(messages, tools=tools, add_generation_prompt=True)
 
         told = tools if renderer not in deepseek.FORMATS or own(tools) != own(None) else None
-        ids, text = found.full(messages, TemplateArgs(told)), own(told)
+        if vocabulary.decode(found.full(messages, TemplateArgs(told))) != own(told):
+            raise Unrenderable("it differs from the model's own chat template")
+        return found
     except (Unrenderable, ValueError) as error:
         log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error.__cause__ or error)
         return None
-    if vocabulary.decode(ids) != text:
-        log.warning("%s: the renderer %s differs from its chat template", vocabulary.name_or_path, renderer)
-        return None
-    return found
 
 
 def _template_options(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -5,8 +5,6 @@ tokenizer, is rendered in a sandbox; the names and filters that it may use are t
 `apply_chat_template`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
    a word, and gpt-oss looks for a tool's name on the tool message, which OpenAI's API puts on the call only:
    `renderable` fills in what they need and refuses what they would drop.
 2. Its errors are those of its code (`'int' object has no attribute 'items'`), and the few that say something speak of
-   Python. `refusal` has other words for these, and `faults` finds out which field is meant.
+   Python. `refusal` has other words for these, and `support` finds out which field is meant.
 3. `create_renderer` first imports the formats of all models that it knows, one of which brings a tokenizer of its own.
    `create_renderer` here imports the one that is asked for.
 4. Some bridges read the reply that they extend, and catch `json.JSONDecodeError` only, where Python's `json.loads`
@@ -14,8 +14,6 @@ writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
 5. Two of its formats write the time: `dated` gives them that at which a session began, so that prompts agree for good.
 6. gpt-oss' library encodes what messages say as text, whatever tokens it spells: nothing has to be marked for it.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
@@ -132,6 +130,5 @@ def refusal(name: str, error: Exception) -> Unrenderable:
     text = str(error)
     if "No user query found" in text:
         return Unrenderable(f"the chat format {name} needs a message of a user")
-    if isinstance(error, TemplateRefusal):
-        return Unrenderable(text, param=None)
-    return Unrenderable(next((ours for theirs, ours in _SAID.items() if theirs in text), ""), param=None)
+    ours = next((ours for theirs, ours in _SAID.items() if theirs in text), "")
+    return Unrenderable(text if isinstance(error, TemplateRefusal) else ours, param=None)

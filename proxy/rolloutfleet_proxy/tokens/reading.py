@@ -6,7 +6,6 @@ message that is stored.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -18,11 +17,10 @@ from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
 from rolloutfleet_proxy.tokens import reply_parsers as parsers
 from rolloutfleet_proxy.tokens.call_reading import Kind, Piece, WrittenCall
-from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES, Syntax, Thinking, of_template, rewritten
+from rolloutfleet_proxy.tokens.call_syntax import MARK, SYNTAXES, Syntax, Thinking, of_template, rewritten
 from rolloutfleet_proxy.tokens.reply_text import Alphabet, ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
-_MARK: Final = re.compile(r"<[^<>]+>|\]~b\]")
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
 
@@ -41,20 +39,15 @@ class Reply:
 class ReplyFormat:
     """How a chat format's replies are read in one vocabulary."""
 
-    def __init__(
-        self, name: str, vocabulary: Vocabulary, *, ends: Sequence[int], tool_parser: str | None = None
-    ) -> None:
+    def __init__(self, name: str, vocabulary: Vocabulary, ends: Sequence[int], tool_parser: str | None) -> None:
         """`ends` are the tokens that end a reply; `tool_parser` is that of a model's own template."""
         self._name = name
         self.syntax = SYNTAXES.get(name) or of_template(tool_parser)
         convert = vocabulary.convert_tokens_to_ids
-        around = [*(self.syntax.think or ()), *_MARK.findall(self.syntax.header), *self.syntax.answers]
-        self._alphabet = Alphabet(
-            vocabulary,
-            (*self.syntax.marks, *around),
-            ends=[each for each in ends if name != "gpt-oss" or each != convert("<|call|>")],
-            dropped=map(convert, vocabulary.all_special_tokens) if name == "default" else (),
-        )
+        around = [*(self.syntax.think or ()), *MARK.findall(self.syntax.header), *self.syntax.begins]
+        ends = [each for each in ends if name != "gpt-oss" or each != convert("<|call|>")]
+        dropped = map(convert, vocabulary.all_special_tokens) if name == "default" else ()
+        self._alphabet = Alphabet(vocabulary, (*self.syntax.marks, *around), ends, dropped)
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
 
@@ -75,12 +68,12 @@ class ReplyFormat:
         return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
 
     def _thinking_at(self, tail: str) -> Thinking:
-        begin = max(map(tail.rfind, self._written.answers), default=-1) + 1
+        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in self.syntax.begins), default=-1) + 1
         opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
-        return Thinking.FREE if opened == closed else Thinking.OPEN if opened > closed else Thinking.CLOSED
+        return "free" if opened == closed else "open" if opened > closed else "closed"
 
     def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
-        has_calls, thinking = bool(tools), self._thinking_at(tail) is Thinking.OPEN
+        has_calls, thinking = bool(tools), self._thinking_at(tail) == "open"
         marks = self._written.marks
         if self._name == "gpt-oss":
             _, start, head = tail.rpartition(marks[0])
@@ -128,7 +121,7 @@ class Reader:
         vocabulary, (_, mark) = self.alphabet.vocabulary, self.syntax.think or ("", "")
         turn_end = self.syntax.turn_end
         end = vocabulary.convert_tokens_to_ids(turn_end) if turn_end else packed[-1]
-        return [*packed[:-1], *vocabulary.encode(mark, add_special_tokens=False), end]
+        return [*packed[:-1], *vocabulary.encode(mark), end]
 
 
 class GrowingReply:

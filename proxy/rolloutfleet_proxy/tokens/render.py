@@ -79,11 +79,6 @@ class Prompt:
     """Spellings of control tokens that are text in it (`control_tokens`), in what the request adds to its parent."""
 
     @property
-    def passed(self) -> int:
-        """How many of these comparisons found the same tokens."""
-        return int(self.parent is not None)
-
-    @property
     def branch_reason(self) -> str | None:
         """Why the deepest candidate isn't the parent; None where it is, or where there was none."""
         return None if self.parent == 0 or not self.checked else TOKENS_DIFFER
@@ -132,15 +127,15 @@ class ChatFormat:
         self._stops = frozenset(self.stop_token_ids)
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         tool_parser = (options or {}).get("tool_parser")
-        self._replies = ReplyFormat(renderer, vocabulary, ends=self.stop_token_ids, tool_parser=tool_parser)
+        self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids, tool_parser)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
         self._support = support.support_of(self._written, kinds=quirks.SYSTEM_ROLES.get(renderer, ("system",)))
-        self._ids = Ids.WRITTEN if support.writes_ids(self._written) else Ids.UNWRITTEN
+        self._ids: Ids = "written" if support.writes_ids(self._written) else "unwritten"
         if renderer in quirks.NAMES_CALLS_BY_ID:
-            self._ids = Ids.FUNCTIONS
-        self._drops = support.drops_some(self._tried)
+            self._ids = "functions"
+        self._drops = support.drops_some(partial(self._tried, self.rendered))
         """Whether tools, or their calls or results, may be missing in what is written."""
         plain, reasoned = (support.trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
         self.rules = Rules(frozenset(quirks.WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
@@ -178,7 +173,7 @@ class ChatFormat:
     def _whole(self, messages: Sequence[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         """The whole conversation as it is written. Raises Unrenderable, which names what can't be, or is dropped."""
         asked = self._asked(messages)
-        tried = partial(self._tried, render=render)
+        tried = partial(self._tried, render)
         try:
             ids, marked = self._marked_whole(asked, args, render)
         except Unrenderable as error:
@@ -229,12 +224,10 @@ class ChatFormat:
         """The messages from `start` on, in the form that the format expects."""
         return quirks.renderable(self.name, with_calls_told(messages, self._ids, start=start), start)
 
-    def _tried(
-        self, messages: Sequence[Message], args: TemplateArgs, render: Render | None = None
-    ) -> array[int] | None:
+    def _tried(self, render: Render, messages: Sequence[Message], args: TemplateArgs) -> array[int] | None:
         """What the format writes, whatever is missing; None where it refuses."""
         try:
-            return (render or self.rendered)(Ask(self._adapted(self._asked(messages)), args))
+            return render(Ask(self._adapted(self._asked(messages)), args))
         except Unrenderable:
             return None
 
@@ -280,11 +273,11 @@ class ChatFormat:
         renderer = self._renderer_for(args.kwargs)
         packed = self.vocabulary.packed(output) if self.vocabulary.decodes_by_bytes else output
         try:
-            tools = self._tools(args)
-            added = _bridged(renderer, tail, packed, messages, tools)
+            bridge = partial(renderer.bridge_to_next_turn, new_messages=messages, tools=self._tools(args))
+            added = _bridged(bridge, tail, packed)
             if added is None and not self._stops.isdisjoint(packed[-1:]):
                 ended = self.reader(tail, args, seed=b"").with_thought_ended(output, packed)
-                added = ended and _bridged(renderer, tail, ended, messages, tools)
+                added = ended and _bridged(bridge, tail, ended)
         except _REFUSALS:
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)
@@ -383,11 +376,9 @@ class ChatFormat:
         return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
 
 
-def _bridged(
-    renderer: Any, tail: list[int], output: list[int], messages: list[Message], tools: list[Any] | None
-) -> list[int] | None:
-    """What the renderer adds to a turn; None where it would write the turn anew."""
-    rendered = renderer.bridge_to_next_turn(tail, output, messages, tools=tools)
+def _bridged(bridge: Callable[..., Any], tail: list[int], output: list[int]) -> list[int] | None:
+    """What a renderer's bridge adds to a turn; None where it would write the turn anew."""
+    rendered = bridge(tail, output)
     ids: list[int] = [] if rendered is None else rendered.token_ids
     prior = tail + output
     # The very same objects: a packed run is equal to any other.

@@ -11,8 +11,6 @@ order in which they first come. So all grammars of a model begin with all tokens
 matches. The tests compile all that can be asked for side by side.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -69,10 +67,6 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 def text(value: str) -> Form:
     return {"type": "const_string", "value": value}
-
-
-def token(token_id: int) -> Form:
-    return {"type": "token", "token": token_id}
 
 
 def json_value(schema: Schema) -> Form:
@@ -159,9 +153,11 @@ class ReplyGrammar:
         self._syntax = syntax = replies.syntax
         think = syntax.think or ()
         ids = {mark: vocabulary.convert_tokens_to_ids(mark) for mark in (*syntax.marks, *think)}
-        self._tokens = {mark: token(each) for mark, each in ids.items() if each in vocabulary.marks}
+        self._tokens = {
+            mark: {"type": "token", "token": each} for mark, each in ids.items() if each in vocabulary.marks
+        }
         self.thinks = bool(think) and all(mark in self._tokens for mark in think)
-        has_answer_mark = any(vocabulary.convert_tokens_to_ids(each) is not None for each in syntax.answers[:1])
+        has_answer_mark = any(vocabulary.convert_tokens_to_ids(each) is not None for each in syntax.begins[:1])
         is_written = syntax.calls is not None and syntax.calls.function is not None
         self.holds_calls = is_written and has_answer_mark and all(mark in self._tokens for mark in syntax.marks)
         """Whether there is a grammar of the format's tool calls."""
@@ -182,14 +178,14 @@ class ReplyGrammar:
             reply = [either([said, sequence(calls)] if calls else [said])]
         else:
             reply = [self._free, *([optional(sequence(calls))] if calls else [])]
-        lead = self._literal(self._syntax.lead) if thinking is Thinking.FREE else []
+        lead = self._literal(self._syntax.lead) if thinking == "free" else []
         return self._tag([*lead, *self._thought(thinking), *reply])
 
     def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
         """What lets the reply to a prompt think before what the grammar of its sampling parameters holds it to; None
         where that grammar is to hold from the start, or there is none."""
         name, thinking = next((name for name in _OWN if name in sampling), None), self._replies.thinking(prompt_ids)
-        if name is None or not self.thinks or thinking is Thinking.CLOSED:
+        if name is None or not self.thinks or thinking == "closed":
             return None
         thought = self._thought(thinking, lead=self._syntax.lead, head=self._syntax.answer_head)
         return self._tag([*thought, _OWN[name](sampling[name])])
@@ -202,11 +198,11 @@ class ReplyGrammar:
         """`lead` stands before a thought that the reply opens, `head` behind any."""
         syntax = self._syntax
         gap = [optional(text(letter)) for letter in syntax.gap]
-        if syntax.think is None or not self.thinks or thinking is Thinking.CLOSED:
+        if syntax.think is None or not self.thinks or thinking == "closed":
             return gap
         opened, closed = map(self._tokens.__getitem__, syntax.think)
         thought = [self._free, closed, *self._literal(head), *gap]
-        if thinking is Thinking.OPEN:
+        if thinking == "open":
             return thought
         return [optional(sequence([*self._literal(lead), opened, *self._literal(syntax.label), *thought]))]
 

@@ -4,8 +4,6 @@ Joined, the texts of all pieces are that text, and however it is cut, the pieces
 another thing is held back: a call in a thought whose end may follow, and the beginnings of marks.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -169,14 +167,12 @@ class TaggedParser(ReplyParser):
 
     def _draft(self, final: bool) -> bool:
         end = self._text.find(self._format.close, self._searched)
-        if end >= 0:
-            self._take(Kind.REASONING, end)
-        elif final:
-            self._within = Kind.CONTENT
-        else:
+        if end < 0 and not final:
             self._searched = max(0, len(self._text) - len(self._format.close) + 1)
-        self._in_draft = end < 0 and not final
-        return not self._in_draft
+            return False
+        self._take(Kind.REASONING, max(end, 0))
+        self._within, self._in_draft = Kind.CONTENT if end < 0 else Kind.REASONING, False
+        return True
 
     def _content(self, final: bool) -> bool:
         mark = self._next_mark(final)
@@ -198,42 +194,31 @@ class TaggedParser(ReplyParser):
         self._within = Kind.REASONING if mark == self._format.open else Kind.CONTENT
 
     def _block(self, final: bool) -> bool:
-        if not self._format.begin:
-            if final:
-                self._read(len(self._text), len(self._text))
-            return final
-        end = self._text.find(self._format.end, self._searched)
+        begin, end_mark, calls = self._format.begin, self._format.end, self._format.calls
+        assert calls is not None
+        whole = len(self._text) if final else -1
+        end = self._text.find(end_mark, self._searched) if begin else whole
         if end < 0:
-            self._searched = max(self._searched, len(self._text) - len(self._format.end) + 1)
+            self._searched = max(self._searched, len(self._text) - len(end_mark) + 1)
             if final:
                 self._take_as_text(len(self._text))
             return final
-        behind = end + len(self._format.end)
-        assert self._format.calls is not None
-        if self._format.calls.is_open(self._text[len(self._format.begin) : end]) and len(self._held) < _MOST_HELD:
+        body, behind = self._text[len(begin) : end], end + len(end_mark)
+        if calls.is_open(body) and len(self._held) < _MOST_HELD:
             self._held.append(behind)
             self._searched = behind
-        else:
-            self._read(end, behind)
-        return True
-
-    def _read(self, end: int, behind: int) -> None:
-        calls, start = self._format.calls, len(self._format.begin)
-        assert calls is not None
+            return True
         try:
-            if not calls.quotes and any(map(self._begins_at, self._held)):
+            if not calls.quotes and any(self._text[place:].lstrip().startswith(begin) for place in self._held):
                 raise ValueError("another call begins in it")
-            read = calls.read(self._text[start:end], self._tools, self._plain)
+            read = calls.read(body, self._tools, self._plain)
         except (ValueError, RecursionError):
             self._take_as_text(behind)
-            return
-        for kind, text, call in (Piece(Kind.CALL, self._format.begin), *read, Piece(Kind.CALL, self._format.end)):
+            return True
+        for kind, text, call in (Piece(Kind.CALL, begin), *read, Piece(Kind.CALL, end_mark)):
             self._pieces.append(Piece(kind, self._plain(text), call))
         self._text, self._within, self._in_section = self._text[behind:], Kind.CONTENT, True
-
-    def _begins_at(self, place: int) -> bool:
-        """Whether a call begins there, with white space before it."""
-        return self._text[place:].lstrip().startswith(self._format.begin)
+        return True
 
     def _take_as_text(self, behind: int) -> None:
         """A block that is no call, up to its first end."""
@@ -244,11 +229,9 @@ class TaggedParser(ReplyParser):
         """The next mark, with the text before it taken; empty where there is none."""
         marks = self._format.marks[self._within]
         match = marks.pattern.search(self._text)
-        if match is None:
-            self._take(self._within, len(self._text) - (0 if final else marks.begun(self._text)))
-            return ""
-        self._take(self._within, match.start())
-        return match.group()
+        unsure = 0 if match or final else marks.begun(self._text)
+        self._take(self._within, match.start() if match else len(self._text) - unsure)
+        return match.group() if match else ""
 
 
 _STEPS: Final = {
@@ -273,19 +256,15 @@ class _Marks:
 
     def are_no_part_of(self, text: str) -> bool:
         """Whether a text has no mark, and not the beginning of one at its end."""
-        if not self._spelled and text.isascii():
-            return True
-        return self.pattern.search(text) is None and not self.begun(text)
+        return (not self._spelled and text.isascii()) or not (self.pattern.search(text) or self.begun(text))
 
 
 def overlap(text: str, mark: str) -> int:
     """How many of the text's last characters `mark` (not the whole of it) begins with."""
     if mark[0] not in text[-len(mark) + 1 :]:
         return 0
-    for length in range(min(len(text), len(mark) - 1), 0, -1):
-        if text.endswith(mark[:length]):
-            return length
-    return 0
+    lengths = range(min(len(text), len(mark) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(mark[:length])), 0)
 
 
 def _may_become(text: str, mark: str) -> bool:

@@ -4,8 +4,6 @@ Marks are tokens, and spelled out with ordinary ones they are none. Written as l
 decoded from UTF-8 contains, both can be looked for in one text, with regular expressions.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -24,7 +22,7 @@ class Alphabet:
     """The marks of a chat format in one vocabulary."""
 
     def __init__(
-        self, vocabulary: Vocabulary, marks: Iterable[str], *, ends: Sequence[int], dropped: Iterable[int] = ()
+        self, vocabulary: Vocabulary, marks: Iterable[str], ends: Sequence[int], dropped: Iterable[int]
     ) -> None:
         """`ends` are the ids that end a reply, `dropped` those that are no part of its text."""
         self.vocabulary = vocabulary
@@ -62,7 +60,6 @@ class ReplyText:
         self._alphabet = alphabet
         self._ends = frozenset[int]() if whole else alphabet.ends
         self._vocabulary = alphabet.vocabulary
-        self._chars = alphabet.chars.keys()
         self._decoder = _decoder("replace")
         self._ended = False
         self._waiting: list[int] = []
@@ -76,7 +73,7 @@ class ReplyText:
         if not self._vocabulary.decodes_by_bytes:
             self._waiting += ids
             return ""
-        if len(ids) < _FEW and self._chars.isdisjoint(ids):
+        if len(ids) < _FEW and self._alphabet.chars.keys().isdisjoint(ids):
             text = self._decoder.decode(b"".join(map(self._vocabulary.token_bytes, ids)))
         else:
             text = "".join(self._pieces(ids))

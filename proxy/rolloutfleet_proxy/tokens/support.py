@@ -17,8 +17,6 @@ it is known which of them makes the difference. Lists are halved, so a refusal c
 long conversation, which would hold up the prompts of others meanwhile, only `messages` is named.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +44,7 @@ LONGEST_SEARCHED: Final = 100_000
 """Letters of a conversation and its tools."""
 _FIELDS_TRIED: Final = 16
 _FRAME: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+"""Fields that give a message its place in a conversation."""
 _PLAIN: tuple[Message, ...] = ({"role": "user", "content": "?"},)
 _WHAT_TO_WRITE = {
     "parameters": "the parameters of a function must be a JSON schema of an object",
@@ -167,7 +166,7 @@ def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateAr
 
 
 def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
-    bare = list(map(_bare, messages))
+    bare = [{name: value for name, value in message.items() if name in _FRAME} for message in messages]
 
     def written(count: int) -> bool:
         return writes([*messages[:count], *bare[count:]], args)
@@ -180,11 +179,6 @@ def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs
     before, after = messages[:index], messages[index + 1 :]
     field = _in_message(writes, messages[: index + 1], after, args)
     return f"messages[{index}]{field}" if field or writes([*before, *after], args) else "messages"
-
-
-def _bare(message: Message) -> Message:
-    """What gives a message its place in a conversation, and no more."""
-    return {name: value for name, value in message.items() if name in _FRAME}
 
 
 def _in_tools(writes: Writes, tools: list[Any]) -> str:

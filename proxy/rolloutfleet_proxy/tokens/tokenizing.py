@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,7 +45,7 @@ class Tokenizing:
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
         long = long_characters or LONG_CHARACTERS
-        self._near_renders = _NearRenders(chat_format, long, long_characters or LONG_CHARACTERS_QUICKLY)
+        self._long = (long, long_characters or LONG_CHARACTERS_QUICKLY)
         self._short = min(_SHORT_CHARACTERS, long)
         self._helper = RenderProcess(source)
 
@@ -69,11 +67,16 @@ class Tokenizing:
         Candidates are loaded in another thread, the first may be on the loop and must not wait. Raises Unrenderable,
         RenderProcessFailed.
         """
-        if self.chat_format.vocabulary.encodes_quickly() and self._near.idle:
+        if self.chat_format.vocabulary.encodes_quickly() and not self._near.unfinished:
             begun()
-            once = _NearRenders(self.chat_format, self._short, self._short, left=1)
+            limits = iter((self._short,))  # of one render: nothing is short enough for another
+
+            def once(ask: Ask) -> array[int] | None:
+                limit = next(limits, -1)
+                return self._render_here(limit, limit, ask)
+
             with contextlib.suppress(_TooLong):
-                prompt = self.chat_format.prompt(messages, args, candidates[:1], render=once.rendered)
+                prompt = self.chat_format.prompt(messages, args, candidates[:1], render=once)
                 if prompt.parent is not None or len(candidates) < 2:
                     return prompt
 
@@ -82,7 +85,7 @@ class Tokenizing:
             return self.chat_format.prompt(messages, args, candidates, render=render)
 
         try:
-            return await self._near.run(partial(make, self._near_renders.rendered))
+            return await self._near.run(partial(make, partial(self._render_here, *self._long)))
         except _TooLong:
             return await self._far.run(partial(make, self._helper.rendered))
 
@@ -93,37 +96,21 @@ class Tokenizing:
 
     async def close(self) -> None:
         """End threads and helper; what waits is cancelled."""
-        await asyncio.get_running_loop().run_in_executor(None, self._helper.stop)
+        await asyncio.to_thread(self._helper.stop)
         await asyncio.gather(self._near.close(), self._far.close())
+
+    def _render_here(self, longest: int, longest_quickly: int, ask: Ask) -> array[int] | None:
+        """`ChatFormat.rendered`, of so many characters where they are encoded by `tokenizers`, and of so many where all
+        are by `fastokens`. Raises _TooLong."""
+        text = msgspec.json.encode(ask.messages).decode()  # what is rendered, or about as much
+        is_quick = len(text) <= longest_quickly and self.chat_format.vocabulary.encodes_quickly(text)
+        if len(text) > longest and not is_quick:
+            raise _TooLong
+        return self.chat_format.rendered(ask)
 
 
 class _TooLong(Exception):
     """Not to be rendered here: it takes too long."""
-
-
-@dataclass(slots=True)
-class _NearRenders:
-    """The renders of this process, for texts that are short enough."""
-
-    chat_format: ChatFormat
-    longest: int
-    """Characters, where a text is encoded by `tokenizers`."""
-    longest_quickly: int
-    """Where all are encoded by `fastokens`."""
-    left: float = math.inf
-    """Renders that may still be made."""
-
-    def rendered(self, ask: Ask) -> array[int] | None:
-        """`ChatFormat.rendered`. Raises _TooLong."""
-        self.left -= 1
-        # What is rendered, or about as much.
-        text = msgspec.json.encode(ask.messages).decode()
-        too_long = len(text) > self.longest and (
-            len(text) > self.longest_quickly or not self.chat_format.vocabulary.encodes_quickly(text)
-        )
-        if too_long or self.left < 0:
-            raise _TooLong
-        return self.chat_format.rendered(ask)
 
 
 class _Worker:
@@ -131,23 +118,17 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._unfinished: set[Future[Any]] = set()
-
-    @property
-    def idle(self) -> bool:
-        """Whether the thread has nothing to do."""
-        return not self._unfinished
+        self.unfinished: set[Future[Any]] = set()
 
     @property
     def waiting(self) -> int:
-        return max(0, len(self._unfinished) - 1)
+        return max(0, len(self.unfinished) - 1)
 
     async def run(self, job: Callable[[], T]) -> T:
         future = self._thread.submit(job)
-        self._unfinished.add(future)
-        future.add_done_callback(self._unfinished.discard)
+        self.unfinished.add(future)
+        future.add_done_callback(self.unfinished.discard)
         return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
-        stop = partial(self._thread.shutdown, cancel_futures=True)
-        await asyncio.get_running_loop().run_in_executor(None, stop)
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)

@@ -16,8 +16,6 @@ given the same schema in words that they know, with as little changed as possibl
 stands in a description, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -113,11 +111,9 @@ def arguments_schemas(tools: Sequence[Mapping[str, Any] | None]) -> list[Schema]
         relaxing = _Relaxing(parameters or {}, room=room)
         schema = relaxing.arguments()
         # A NUL ends the process of an engine that compiles it (SGLang refuses it for that).
-        if relaxing.room < 0 or "\\u0000" in json.dumps(schema):
-            schema = ANY_OBJECT
-        else:
-            room = relaxing.room
-        schemas.append(schema)
+        fits = relaxing.room >= 0 and "\\u0000" not in json.dumps(schema)
+        room = relaxing.room if fits else room
+        schemas.append(schema if fits else ANY_OBJECT)
     return schemas
 
 

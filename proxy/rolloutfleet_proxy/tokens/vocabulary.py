@@ -121,13 +121,10 @@ class Vocabulary:
         self.files = files
         self.name_or_path = files.name
         self.chat_template = files.template.source if files.template else None
-        self.eos_token_id, self.unk_token_id = (
-            tokenizer.token_to_id(files.tokens[use]) if use in files.tokens else None
-            for use in ("eos_token", "unk_token")
-        )
+        self.eos_token_id = tokenizer.token_to_id(files.tokens.get("eos_token", ""))
+        self.unk_token_id = tokenizer.token_to_id(files.tokens.get("unk_token", ""))
         added = tokenizer.get_added_tokens_decoder()
-        known = (tokenizer.token_to_id(mark) for mark in _MARKS)
-        self.marks = frozenset(added) | {token_id for token_id in known if token_id is not None}
+        self.marks = frozenset(added) | {each for each in map(tokenizer.token_to_id, _MARKS) if each is not None}
         self.all_special_tokens = [token.content for token in added.values() if token.special]
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         self.longest_token = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
@@ -136,7 +133,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
-        self.cache: ByteCache[tuple[str, bool, bool], array[int]] = ByteCache(cache_bytes)
+        self.cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)
         """Encoded texts."""
         self._seen: ByteCache[int, bool] = ByteCache(SEEN)
         """Texts that came once, by their hashes: of two that share one, the second is taken for seen."""
@@ -145,8 +142,7 @@ class Vocabulary:
         self.decodes_by_bytes = decoder is not None
         self.strips_first_space = decoder == "bytes, first space stripped"
         rows = max(self.size, *self.marks, 0) + 1
-        bytes_of = _TokenBytes(tokenizer, size=rows, decoder=decoder)
-        self.token_bytes: Callable[[int], bytes] = bytes_of.__getitem__
+        self.token_bytes: Callable[[int], bytes] = _TokenBytes(tokenizer, size=rows, decoder=decoder).__getitem__
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
@@ -161,25 +157,22 @@ class Vocabulary:
         """What marks the added tokens that texts spell."""
         return ControlTokens(self._tokenizer)
 
-    def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
-        """Token ids of a text. The list is the caller's own."""
-        return self.encoded(text, add_special_tokens=add_special_tokens).tolist()
+    def encode(self, text: str, **_: object) -> list[int]:
+        """Token ids of a text; no special ones are added. The list is the caller's own."""
+        return self.encoded(text).tolist()
 
-    def encoded(self, text: str, *, add_special_tokens: bool, marked: bool = False) -> array[int]:
+    def encoded(self, text: str, *, marked: bool = False) -> array[int]:
         """The same as an array, which is shared: it is not to be changed.
 
         `marked`: with what `control_tokens` marked as text.
         """
-        key = (text, marked, add_special_tokens)
+        key = (text, marked)
         with self._lock:
             ids = self.cache.get(key)
         if ids is not None:
             return ids
         # Others must not wait for a long text.
-        if marked:
-            found = self.control_tokens.ids(text)
-        else:
-            found = self._encoding.ids(text, add_special_tokens=add_special_tokens)
+        found = self.control_tokens.ids(text) if marked else self._encoding.ids(text)
         with self._lock:
             if self._seen.get(hash(key)):
                 self.cache.put(key, found, sys.getsizeof(text) + len(found) * found.itemsize + _ENTRY_BYTES)
@@ -207,7 +200,7 @@ class Vocabulary:
     def encoded_in_pieces(self, text: str) -> list[int]:
         """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
         pieces = filter(None, self._added_pattern.split(text))
-        return [token_id for piece in pieces for token_id in self.encode(piece, add_special_tokens=False)]
+        return [token_id for piece in pieces for token_id in self.encode(piece)]
 
 
 class Packing:
@@ -226,9 +219,7 @@ class Packing:
         self._marks = marks
         self._now = now
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
-        self._short = lru_cache(_MOST_SHORT)(
-            lambda text, special_tokens: vocabulary.encode(text, add_special_tokens=special_tokens)
-        )
+        self._short = lru_cache(_MOST_SHORT)(vocabulary.encode)
         self._named = lru_cache(_MOST_SHORT)(vocabulary.convert_tokens_to_ids)
         self.decode = vocabulary.decode
 
@@ -239,11 +230,11 @@ class Packing:
         """The same, with this time for the model's own template."""
         return Packing(self._vocabulary, marks=self._marks, now=now)
 
-    def encode(self, text: str, *_: object, add_special_tokens: bool = True, **__: object) -> list[int]:
+    def encode(self, text: str, **_: object) -> list[int]:
         marked = self._marks and MARK in text
         if marked or len(text) >= PACKED_FROM:
-            return [Packed(self._vocabulary.encoded(text, add_special_tokens=add_special_tokens, marked=marked))]
-        return self._short(text, add_special_tokens).copy()
+            return [Packed(self._vocabulary.encoded(text, marked=marked))]
+        return self._short(text).copy()
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
@@ -261,7 +252,7 @@ class Packing:
         if not tokenize:
             return text
         if self._marks and MARK in text:
-            return [Packed(self._vocabulary.encoded(text, add_special_tokens=False, marked=True))]
+            return [Packed(self._vocabulary.encoded(text, marked=True))]
         return self._vocabulary.encoded_in_pieces(text)
 
 
@@ -277,22 +268,23 @@ _BYTE_OF_LETTER = _byte_letters()
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
+_SPACE = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+_SPACED = [_SPACE, {"type": "ByteFallback"}, {"type": "Fuse"}]
+_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+"""Parts of decoders, as `tokenizers` describes them."""
+
+
 def _decoder_kind(tokenizer: Tokenizer) -> str | None:
     """How tokens become text; None where a token's text depends on its neighbours in other ways."""
     if tokenizer.decoder is None:
         return None
     decoder = json.loads(tokenizer.decoder.__getstate__())
     parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-    kinds = [part["type"] for part in parts]
-    if kinds == ["ByteLevel"]:
+    if [part["type"] for part in parts] == ["ByteLevel"]:
         return "byte level"
-    spaced = parts[:1] and kinds[0] == "Replace" and parts[0]["pattern"] == {"String": "\u2581"}
-    if spaced and parts[0]["content"] == " " and kinds[1:3] == ["ByteFallback", "Fuse"]:
-        if len(kinds) == 3:
-            return "bytes"
-        if kinds[3:] == ["Strip"] and (parts[3]["content"], parts[3]["start"], parts[3]["stop"]) == (" ", 1, 0):
-            return "bytes, first space stripped"
-    return None
+    if parts == _SPACED:
+        return "bytes"
+    return "bytes, first space stripped" if parts == [*_SPACED, _STRIP] else None
 
 
 def _split_pattern(tokenizer: Tokenizer) -> re.Pattern[str]:

@@ -24,9 +24,9 @@ def test_the_libraries_start_no_threads_of_their_own() -> None:
         "threads = lambda: len(os.listdir('/proc/self/task'))",
         "before = threads()",
         "encoding = Encoding(tokenizer)",
-        "encoding.ids('a word and more ' * 50_000, add_special_tokens=False)",
+        "encoding.ids('a word and more ' * 50_000)",
         "encoding._exact('a word and more ' * 5_000, False)",
-        "encoding.ids('a word', add_special_tokens=False)",
+        "encoding.ids('a word')",
         "assert encoding.quick",
         # The encoder's own is there to stay; that of the long text may take a moment to end.
         "until(lambda: threads() == before + 1)",

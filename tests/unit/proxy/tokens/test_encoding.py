@@ -91,13 +91,13 @@ def test_the_ids_are_those_of_tokenizers(name: str) -> None:
 
     # Those of families differ in their added tokens alone.
     @settings(deadline=None, max_examples=50 if name in FAMILIES else 150)
-    @given(st.lists(pieces, max_size=12).map("".join), st.booleans())
-    def check(text: str, special: bool) -> None:
-        expected = tokenizer.encode(text, add_special_tokens=special).ids
-        assert encoding.ids(text, add_special_tokens=special).tolist() == expected
+    @given(st.lists(pieces, max_size=12).map("".join))
+    def check(text: str) -> None:
+        expected = tokenizer.encode(text, add_special_tokens=False).ids
+        assert encoding.ids(text).tolist() == expected
         # And the quick one itself, which some texts above never reach.
         if encoding.quick is not None and not set(text) & set("\u017f\u212a\u180e"):
-            assert ids_of(encoding.quick(text, special)) == expected
+            assert ids_of(encoding.quick(text)) == expected
 
     check()
 
@@ -107,7 +107,7 @@ def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
     tokenizer = trained("o200k")
     encoding = Encoding(tokenizer)
     encoding.quick = _fastokens(tokenizer_named("shipped"))  # whatever it says would be wrong
-    assert encoding.ids(text, add_special_tokens=False).tolist() == tokenizer.encode(text).ids
+    assert encoding.ids(text).tolist() == tokenizer.encode(text).ids
 
 
 def ids_of(packed: bytes) -> list[int]:
@@ -135,7 +135,7 @@ def test_the_ids_of_long_texts_are_those_of_tokenizers(name: str) -> None:
     tokenizer = tokenizer_named(name)
     quick = _fastokens(tokenizer)
     for kind, text in long_texts().items():
-        assert ids_of(quick(text, False)) == tokenizer.encode(text, add_special_tokens=False).ids, kind
+        assert ids_of(quick(text)) == tokenizer.encode(text, add_special_tokens=False).ids, kind
 
 
 @pytest.mark.parametrize("error", [ValueError("the match limit was reached"), BaseException("a panic")])
@@ -144,13 +144,13 @@ def test_a_text_that_fastokens_fails_on_is_left_to_tokenizers(error: BaseExcepti
     encoding = Encoding(tokenizer)
     assert encoding.quick is not None
 
-    def fail(text: str, add_special_tokens: bool) -> bytes:
+    def fail(text: str) -> bytes:
         raise error
 
     quick, encoding.quick = encoding.quick, EncodingThread(fail)
-    assert encoding.ids("It was warm.", add_special_tokens=False).tolist() == tokenizer.encode("It was warm.").ids
+    assert encoding.ids("It was warm.").tolist() == tokenizer.encode("It was warm.").ids
     encoding.quick = quick
-    assert encoding.ids("It was cold.", add_special_tokens=False).tolist() == tokenizer.encode("It was cold.").ids
+    assert encoding.ids("It was cold.").tolist() == tokenizer.encode("It was cold.").ids
     assert encoding.quick
 
 
@@ -162,12 +162,10 @@ def test_after_a_difference_tokenizers_alone_is_used(times: int) -> None:
     encoding.quick = _fastokens(tokenizer_named("shipped"))
     texts = [f"It was warm in Oslo, {number} times." for number in range(CHECK_EVERY - 1)]
     texts.append("It was warm in Oslo too." * times)
-    answers = [encoding.ids(text, add_special_tokens=False).tolist() for text in texts]
+    answers = [encoding.ids(text).tolist() for text in texts]
     assert answers[-1] == tokenizer.encode(texts[-1]).ids
     assert not encoding.quick
-    assert [encoding.ids(text, add_special_tokens=False).tolist() for text in texts] == [
-        tokenizer.encode(text).ids for text in texts
-    ]
+    assert [encoding.ids(text).tolist() for text in texts] == [tokenizer.encode(text).ids for text in texts]
 
 
 def test_a_tokenizer_that_the_quick_one_cannot_read_is_read_by_tokenizers() -> None:
@@ -175,7 +173,7 @@ def test_a_tokenizer_that_the_quick_one_cannot_read_is_read_by_tokenizers() -> N
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     encoding = Encoding(tokenizer)
     assert not encoding.quick
-    assert encoding.ids("a b c", add_special_tokens=False).tolist() == [0, 1, 2]
+    assert encoding.ids("a b c").tolist() == [0, 1, 2]
 
 
 def test_a_tokenizer_that_they_read_differently_is_read_by_tokenizers() -> None:

@@ -17,17 +17,17 @@ class Encoder:
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
 
-    def __call__(self, text: str, add_special_tokens: bool) -> bytes:
+    def __call__(self, text: str) -> bytes:
         self.threads.append(threading.current_thread())
-        return f"{text} {add_special_tokens}".encode()
+        return text.encode()
 
 
 def test_everybody_gets_the_own_answer_from_the_one_thread() -> None:
     encoder = Encoder()
     encode = EncodingThread(encoder)
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: encode(str(number), number % 2 == 0), range(2_000)))
-    assert answers == [f"{number} {number % 2 == 0}".encode() for number in range(2_000)]
+        answers = list(pool.map(lambda number: encode(str(number)), range(2_000)))
+    assert answers == [str(number).encode() for number in range(2_000)]
     assert len(set(encoder.threads)) == 1 and encoder.threads[0] is not threading.current_thread()
 
 
@@ -35,7 +35,7 @@ def test_another_thread_takes_its_place_after_so_many_characters() -> None:
     encoder = Encoder()
     encode = EncodingThread(encoder, characters=100)
     for _ in range(10):
-        encode("x" * 30, False)
+        encode("x" * 30)
     first, second, third, fourth = dict.fromkeys(encoder.threads)
     assert [encoder.threads.count(thread) for thread in (first, second, third, fourth)] == [3, 3, 3, 1]
     for thread in (first, second, third):
@@ -48,7 +48,7 @@ def test_another_takes_its_place_when_it_is_told_to_forget() -> None:
     encode = EncodingThread(encoder)
     encode.forget()
     for _ in range(2):
-        encode("x", False)
+        encode("x")
         encode.forget()
     first, second = encoder.threads
     for thread in (first, second):
@@ -58,26 +58,26 @@ def test_another_takes_its_place_when_it_is_told_to_forget() -> None:
 
 def test_a_text_longer_than_that_is_encoded_too() -> None:
     encode = EncodingThread(Encoder(), characters=100)
-    assert encode("x" * 200, True) == b"x" * 200 + b" True"
+    assert encode("x" * 200) == b"x" * 200
 
 
 def test_a_long_text_has_a_thread_to_itself_and_nobody_waits_for_it() -> None:
     begun, go_on = threading.Event(), threading.Event()
     encoder = Encoder()
 
-    def wait_if_long(text: str, add_special_tokens: bool) -> bytes:
+    def wait_if_long(text: str) -> bytes:
         if len(text) >= LONG:
             begun.set()
             assert go_on.wait(PATIENCE)
-        return encoder(text, add_special_tokens)
+        return encoder(text)
 
     encode = EncodingThread(wait_if_long)
     with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(encode, "x" * LONG, False)
+        long = pool.submit(encode, "x" * LONG)
         assert begun.wait(PATIENCE)
-        assert encode("short", False) == b"short False"
+        assert encode("short") == b"short"
         go_on.set()
-        assert len(long.result(PATIENCE)) == LONG + len(" False")
+        assert len(long.result(PATIENCE)) == LONG
     short, alone = encoder.threads
     alone.join(PATIENCE)
     assert short.is_alive() and not alone.is_alive()
@@ -86,21 +86,21 @@ def test_a_long_text_has_a_thread_to_itself_and_nobody_waits_for_it() -> None:
 @pytest.mark.parametrize("error", [ValueError("no"), BaseException("a panic in Rust")])
 @pytest.mark.parametrize("length", [1, LONG])
 def test_an_error_reaches_who_asked_and_nobody_else(error: BaseException, length: int) -> None:
-    def fail_on_x(text: str, add_special_tokens: bool) -> bytes:
+    def fail_on_x(text: str) -> bytes:
         if text[0] == "x":
             raise error
         return text.encode()
 
     encode = EncodingThread(fail_on_x)
     with pytest.raises(EncoderFailed, match=str(error)):
-        encode("x" * length, False)
-    assert encode("y", False) == b"y"
+        encode("x" * length)
+    assert encode("y") == b"y"
 
 
 def test_the_thread_ends_with_what_it_belongs_to() -> None:
     encoder = Encoder()
     encode = EncodingThread(encoder)
-    encode("x", False)
+    encode("x")
     [thread] = encoder.threads
     del encode
     thread.join(PATIENCE)

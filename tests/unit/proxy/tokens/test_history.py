@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -76,7 +76,7 @@ def test_a_turn_that_is_extended_keeps_what_it_said(models: Path, name: str) -> 
 def test_arguments_that_are_an_object_stay_as_they_came(arguments: dict[str, Any]) -> None:
     for form in (arguments, json.dumps(arguments, indent=1), json.dumps(arguments, ensure_ascii=False)):
         messages = [USER, calling(call("a", form))]
-        assert with_calls_told(messages, Ids.UNWRITTEN)[1]["tool_calls"][0]["function"]["arguments"] == form
+        assert with_calls_told(messages, "unwritten")[1]["tool_calls"][0]["function"]["arguments"] == form
 
 
 @pytest.mark.parametrize("name", PARALLEL)
@@ -120,7 +120,7 @@ def test_an_id_that_comes_again_names_the_newest_call(models: Path, name: str) -
     assert written(model, history("a", "a", "a")) == written(model, history("a", "b", "c"))
 
 
-@pytest.mark.parametrize("ids", Ids)
+@pytest.mark.parametrize("ids", get_args(Ids))
 @given(
     st.lists(
         st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), st.permutations(range(3))), max_size=4

@@ -119,7 +119,7 @@ def test_a_follow_up_begins_with_its_parents_tokens(models: Path, name: str, see
         prompt = session.ask(*news)
         if session.turns:
             assert (prompt.parent, prompt.branch_reason, prompt.bridged) == (0, None, True)
-            assert (prompt.checked, prompt.passed) == (1, 1)
+            assert prompt.checked == 1
             assert prompt.ids[: len(session.turns[-1].ids)].tolist() == session.turns[-1].ids
             assert len(prompt.ids) > len(session.turns[-1].ids)
         calls = (CALLS if family.parallel else CALLS[:1])[: rng.randint(0, 2)]
@@ -249,7 +249,7 @@ class TestBranches:
         own: list[Message] = [{"role": "assistant", "content": "I forgot:"}, user("More?")]
         prompt = session.ask(*own)
         assert (prompt.parent, prompt.bridged, prompt.branch_reason) == (0, False, None)
-        assert (prompt.checked, prompt.passed) == (1, 1)
+        assert prompt.checked == 1
 
     def test_the_same_text_in_other_tokens_is_a_branch(self) -> None:
         model = shipped()
@@ -260,7 +260,7 @@ class TestBranches:
         session.answer(first, [*letters, *end])
         assert session.messages[-1]["content"] == "Fine."
         prompt = session.ask({"role": "assistant", "content": "I forgot:"}, user("More?"))
-        assert (prompt.parent, prompt.branch_reason, prompt.passed) == (None, TOKENS_DIFFER, 0)
+        assert (prompt.parent, prompt.branch_reason) == (None, TOKENS_DIFFER)
         assert prompt.checked == 1
 
     def test_a_shallower_turn_may_still_be_the_parent(self) -> None:
@@ -273,11 +273,11 @@ class TestBranches:
         session.answer(second, [*letters, *model.vocabulary.encode("<|im_end|>", add_special_tokens=False)])
         prompt = session.ask({"role": "assistant", "content": "I forgot:"}, user("Even more?"))
         assert (prompt.parent, prompt.branch_reason) == (1, TOKENS_DIFFER)
-        assert (prompt.checked, prompt.passed) == (2, 1)
+        assert prompt.checked == 2
 
     def test_without_candidates_there_is_nothing_to_check(self) -> None:
         prompt = shipped().prompt([user("Hello?")], NO_ARGS, [])
-        assert (prompt.parent, prompt.branch_reason, prompt.checked, prompt.passed) == (None, None, 0, 0)
+        assert (prompt.parent, prompt.branch_reason, prompt.checked) == (None, None, 0)
 
     def test_by_the_template_a_new_question_branches_where_reasoning_goes(self) -> None:
         model = load(model_path(), thinking_retention="template")

@@ -33,13 +33,13 @@ def test_decoding_is_the_tokenizers_own(tokenizer: Tokenizer, vocabulary: Vocabu
     assert vocabulary.decode(vocabulary.packed(ids)) == vocabulary.decode(ids)
 
 
-@given(text=st.text(max_size=60), special=st.booleans())
-def test_encoding_is_the_tokenizers_own(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str, special: bool) -> None:
-    expected = tokenizer.encode(text, add_special_tokens=special).ids
-    assert vocabulary.encode(text, add_special_tokens=special) == expected
-    changed = vocabulary.encode(text, add_special_tokens=special)
+@given(text=st.text(max_size=60))
+def test_encoding_is_the_tokenizers_own(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str) -> None:
+    expected = tokenizer.encode(text, add_special_tokens=False).ids
+    assert vocabulary.encode(text) == expected
+    changed = vocabulary.encode(text)
     changed.append(0)
-    assert vocabulary.encode(text, add_special_tokens=special) == expected
+    assert vocabulary.encode(text) == expected
 
 
 @pytest.mark.parametrize("strip", [True, False])
@@ -57,7 +57,7 @@ def test_a_vocabulary_of_words_and_bytes(strip: bool) -> None:
 
 
 def test_a_run_is_no_token(vocabulary: Vocabulary) -> None:
-    run = Packed(vocabulary.encoded("abc", add_special_tokens=False))
+    run = Packed(vocabulary.encoded("abc"))
     assert run not in vocabulary.marks
     assert run != 0
     assert vocabulary.decode([run, run]) == "abcabc"
