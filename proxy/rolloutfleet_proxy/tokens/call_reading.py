@@ -15,8 +15,7 @@ from enum import IntEnum, auto
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
-from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
-from rolloutfleet_proxy.tokens.strict_json import refuse_constant
+from rolloutfleet_proxy.tokens.argument_values import parameter_schema, refuse_constant, value_of
 
 _CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
 """Names of functions that a reply may call."""
@@ -243,12 +242,6 @@ class SpelledCalls(CallReader):
         return re.compile(rf"{line}{re.escape(before)}[^<\n\ud800-\udfff]*?{re.escape(between)}")
 
     @cached_property
-    def _next_function(self) -> re.Pattern[str]:
-        """The end of a call with another behind it."""
-        before, behind = map(_tag, self.function)
-        return re.compile(rf"{_tag(self.end)}\s*{before}[^<>\"\n]+{behind}")
-
-    @cached_property
     def _name(self) -> re.Pattern[str]:
         before, behind = map(_tag, self.function)
         if self.end:
@@ -292,7 +285,7 @@ class SpelledCalls(CallReader):
                 raise ValueError("no key, or one that comes twice")
             close = self._close(body, tag.end())
             value = body[tag.end() : close.start()]
-            if self.end and self._next_function.search(value):
+            if self.end and re.search(rf"{_tag(self.end)}\s*{self._name.pattern}", value):
                 raise ValueError("an argument without its end")
             if self.argument[2].startswith("\n"):
                 value = value.removesuffix("\n")

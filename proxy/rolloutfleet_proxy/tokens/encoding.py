@@ -66,20 +66,17 @@ class Encoding:
     def ids(self, text: str) -> array[int]:
         """Token ids, as int32."""
         quick = self.quick
-        if quick is None or not alike(text):
-            return self._exact(text)
-        self._count += 1
-        try:
-            if self._count % CHECK_EVERY == 0:
-                checked = text[:CHECKED_AT_MOST]
-                if array("i", quick(checked)) != self._exact(checked):
-                    log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
-                    self.quick = None
-                    return self._exact(text)
-            return array("i", quick(text))
-        except EncoderFailed as error:
-            log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
-            return self._exact(text)
+        if quick is not None and alike(text):
+            self._count += 1
+            checked = text[:CHECKED_AT_MOST] if self._count % CHECK_EVERY == 0 else ""
+            try:
+                if not checked or array("i", quick(checked)) == self._exact(checked):
+                    return array("i", quick(text))
+                log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
+                self.quick = None
+            except EncoderFailed as error:
+                log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
+        return self._exact(text)
 
     def _exact(self, text: str) -> array[int]:
         # The variant without character offsets is up to twice as quick.

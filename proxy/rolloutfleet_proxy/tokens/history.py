@@ -25,8 +25,8 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from rolloutfleet_proxy.domain.messages import Calls, Message, call_ids, in_order, lacks_arguments
+from rolloutfleet_proxy.tokens.argument_values import json_value
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.strict_json import json_value
 
 _REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 _SAID = frozenset(("content", "reasoning", "reasoning_content"))
@@ -98,7 +98,7 @@ class Support:
     """Text of an assistant beside its calls."""
 
 
-def adapted(messages: Sequence[Message], support: Support, *, start: int) -> list[Message]:
+def adapted(messages: Sequence[Message], support: Support, *, start: int = 0) -> list[Message]:
     """The messages, `start` of the conversation's before them, as the format can hold them."""
     first = [] if start else list(takewhile(_is_system, messages))
     later = messages[len(first) :]

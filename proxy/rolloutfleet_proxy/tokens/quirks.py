@@ -27,8 +27,8 @@ import renderers.parsing
 from renderers import RendererConfig
 
 from rolloutfleet_proxy.domain.messages import Message, joined_text
+from rolloutfleet_proxy.tokens.argument_values import json_value
 from rolloutfleet_proxy.tokens.model_files import TemplateRefusal
-from rolloutfleet_proxy.tokens.strict_json import json_value
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 

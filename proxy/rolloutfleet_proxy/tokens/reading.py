@@ -129,14 +129,11 @@ class GrowingReply:
 
     def __init__(self, reader: Reader, *, stops: Sequence[str] = ()) -> None:
         """`stops` are the request's stop strings: nothing of them is sent before the end says what they were."""
-        self._alphabet = reader.alphabet
+        self._reader = reader
         self._text = ReplyText(reader.alphabet)
         self._parser = reader.parser()
-        self._seed = reader.seed
         self._stops = tuple(dict.fromkeys([*stops, *map(reader.alphabet.written, stops)]))
         """Their marks as letters, or as tokens."""
-        self._stopped = False
-        """Whether a stop string came."""
         self._waiting = ""
         """Text that is, or may become, one."""
         self._said = {
@@ -170,7 +167,7 @@ class GrowingReply:
     def whole(self, stop: str | None) -> Reply:
         """The reply, of which all was fed."""
         rest = self._waiting + self._text.finish()
-        if stop is not None and (found := max(map(rest.rfind, (stop, self._alphabet.written(stop))))) >= 0:
+        if stop is not None and (found := max(map(rest.rfind, (stop, self._reader.alphabet.written(stop))))) >= 0:
             rest = rest[:found]
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
         for kind, said in self._said.items():
@@ -186,10 +183,7 @@ class GrowingReply:
     def _without_stops(self, text: str) -> str:
         """Text that is no stop string and can't become one, with what waited before it."""
         self._waiting += text
-        if self._stopped:
-            return ""
         found = [place for place in map(self._waiting.find, self._stops) if place >= 0]
-        self._stopped = bool(found)
         begun = max(parsers.overlap(self._waiting, stop) for stop in self._stops)
         safe = min(found) if found else len(self._waiting) - begun
         text, self._waiting = self._waiting[:safe], self._waiting[safe:]
@@ -225,7 +219,7 @@ class GrowingReply:
         call_id = call.id
         if not call_id or any(call_id == other["id"] for other in self._calls):
             number = len(self._calls).to_bytes(4, "big")
-            call_id = "call_" + blake2b(self._seed + number, digest_size=12).hexdigest()
+            call_id = "call_" + blake2b(self._reader.seed + number, digest_size=12).hexdigest()
         return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

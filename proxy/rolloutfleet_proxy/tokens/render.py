@@ -180,7 +180,7 @@ class ChatFormat:
             if error.param is not None:
                 raise
             place = support.place_of_fault(lambda *part: tried(*part) is not None, messages, args)
-            said = str(error) or support.what_to_write(place)
+            said = str(error) or support.WHAT_TO_WRITE.get(place.rpartition(".")[2], "change it or leave it out")
             raise Unrenderable(f"the chat format {self.name} can't write it: {said}", param=place) from error
         self._check_written(asked, ids, start=0)
         if self._drops and (lost := support.dropped(tried, messages, args)):
@@ -189,7 +189,7 @@ class ChatFormat:
 
     def _marked_whole(self, asked: list[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         def written(marked: Marked) -> array[int]:
-            ids = render(Ask(self._adapted(marked.messages), replace(args, tools=marked.tools)))
+            ids = render(Ask(adapted(marked.messages, self._support), replace(args, tools=marked.tools)))
             assert ids is not None, "a whole conversation is written or refused"
             return ids
 
@@ -211,9 +211,6 @@ class ChatFormat:
             )
         return with_tokens, unmarked
 
-    def _adapted(self, messages: list[Message], start: int = 0) -> list[Message]:
-        return adapted(messages, self._support, start=start)
-
     def _marked(self, asked: list[Message], tools: list[Any] | None) -> Marked:
         if not self._marks:
             return Marked(asked, tools)
@@ -227,7 +224,7 @@ class ChatFormat:
     def _tried(self, render: Render, messages: Sequence[Message], args: TemplateArgs) -> array[int] | None:
         """What the format writes, whatever is missing; None where it refuses."""
         try:
-            return render(Ask(self._adapted(self._asked(messages)), args))
+            return render(Ask(adapted(self._asked(messages), self._support), args))
         except Unrenderable:
             return None
 
@@ -258,7 +255,7 @@ class ChatFormat:
         prompt_ids, output_ids = candidate.load()
         tail, output = self._open_end(prompt_ids, output_ids)
         marked = self._marked(new, None)
-        extension = render(Ask(self._adapted(marked.messages, candidate.length), args, (tail, output)))
+        extension = render(Ask(adapted(marked.messages, self._support, start=candidate.length), args, (tail, output)))
         if extension is None:
             return None
         self._check_written(new, extension, start=candidate.length)

@@ -330,6 +330,8 @@ class HarmonyParser(SegmentedParser):
         self._ends, self._begins = "".join(ends), dict.fromkeys(Kind, self._start)
         self._given = prompt_end
         """The head of a message that has begun, as far as the prompt has it."""
+        self._has_words = False
+        """Whether something was said between messages."""
         if prompt_end is not None and self._message in prompt_end:
             self._begin_body(prompt_end.partition(self._message)[0])
 
@@ -339,10 +341,11 @@ class HarmonyParser(SegmentedParser):
         message = self._text.find(self._message) if has_begun else -1
         again = self._text.find(self._start, behind_start)
         if message < 0 or 0 <= again < message:  # words between messages, or a head without a body
-            if again < 0 and not final:
+            words = self._text if again < 0 else self._text[:again]
+            self._has_words = has_begun or self._has_words or bool(words.strip())
+            if again < 0 and not final and (has_begun or not self._has_words):
                 return False
-            length = len(self._text) if again < 0 else again
-            self._take(Kind.CONTENT if has_begun or self._text[:length].strip() else Kind.OWN, length)
+            self._take(Kind.CONTENT if self._has_words else Kind.OWN, len(words))
             self._given = None
             return True
         head = (self._given or "") + self._text[behind_start:message]
@@ -356,13 +359,13 @@ class HarmonyParser(SegmentedParser):
     def _begin_body(self, head: str) -> None:
         channel = head.partition(self._channel)[2].split()
         self._within = Kind.REASONING if channel[:1] == ["analysis"] else Kind.CONTENT
-        self._given = None
+        self._given, self._has_words = None, False
 
     def _call(self, name: str, start: int, final: bool) -> bool:
         end = self._first(self._start + self._ends, start)
         if end < 0 and not final:
             return False
-        self._given = None
+        self._given, self._has_words = None, False
         if end < 0 or self._text[end] == self._start:
             self._take(Kind.CONTENT, len(self._text) if end < 0 else end)
         else:

@@ -45,8 +45,7 @@ LONGEST_SEARCHED: Final = 100_000
 _FIELDS_TRIED: Final = 16
 _FRAME: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that give a message its place in a conversation."""
-_PLAIN: tuple[Message, ...] = ({"role": "user", "content": "?"},)
-_WHAT_TO_WRITE = {
+WHAT_TO_WRITE = {
     "parameters": "the parameters of a function must be a JSON schema of an object",
     "description": "the description of a function must be text",
 }
@@ -147,20 +146,15 @@ def _changed(messages: Sequence[Message]) -> Iterator[tuple[int, str, Message]]:
         yield index, "content", {**messages[index], "content": "w55rd"}
 
 
-def what_to_write(place: str) -> str:
-    """In the field that a path ends in."""
-    return _WHAT_TO_WRITE.get(place.rpartition(".")[2], "change it or leave it out")
-
-
 def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
     """The path of what is refused (`messages[3].tool_calls`); `messages` where no single message is at fault."""
     if len(str(messages)) + len(str(args.tools)) > LONGEST_SEARCHED:
         return "messages"
-    if writes(_PLAIN, NO_ARGS):
-        if args.kwargs and not writes(_PLAIN, TemplateArgs(kwargs=args.kwargs)):
+    if writes([_USER], NO_ARGS):
+        if args.kwargs and not writes([_USER], TemplateArgs(kwargs=args.kwargs)):
             names = list(args.kwargs)
             return f"chat_template_kwargs.{names[0]}" if len(names) == 1 else "chat_template_kwargs"
-        if args.tools and not writes(_PLAIN, TemplateArgs(args.tools)):
+        if args.tools and not writes([_USER], TemplateArgs(args.tools)):
             return _in_tools(writes, args.tools)
     return _in_messages(writes, messages, args)
 
@@ -182,11 +176,11 @@ def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs
 
 
 def _in_tools(writes: Writes, tools: list[Any]) -> str:
-    index = _first_refused(len(tools), lambda count: writes(_PLAIN, TemplateArgs(tools[:count])))
+    index = _first_refused(len(tools), lambda count: writes([_USER], TemplateArgs(tools[:count])))
     tool = tools[index]
     for field in ("parameters", "description"):
         function = {name: value for name, value in tool["function"].items() if name != field}
-        if field in tool["function"] and writes(_PLAIN, TemplateArgs([{**tool, "function": function}])):
+        if field in tool["function"] and writes([_USER], TemplateArgs([{**tool, "function": function}])):
             return f"tools[{index}].function.{field}"
     return f"tools[{index}]"
 

@@ -97,8 +97,8 @@ CHAT_FORMATS = [
         "two-functions-are-one-argument",
         Promise.READING,
         PROXY,
-        "if self.end and self._next_function.search(value):",
-        "if False:",
+        "if self.end and re.search(",
+        "if False and re.search(",
         READ,
     ),
     Fault(
