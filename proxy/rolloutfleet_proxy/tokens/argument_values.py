@@ -138,9 +138,9 @@ class _Schemas:
         for part in self._parts(schema, level):
             found += declaring(part, name)
             for choices in _alternatives(part):
-                each = [self.declared(choice, name, declaring, level + 1) for choice in choices]
-                declared = [one for one in each if one is not None]
-                found += [{"anyOf": declared}] if declared else []
+                each = (self.declared(choice, name, declaring, level + 1) for choice in choices)
+                if declared := [one for one in each if one is not None]:
+                    found.append({"anyOf": declared})
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
     def _parts(self, schema: Any, level: int) -> list[Schema]:

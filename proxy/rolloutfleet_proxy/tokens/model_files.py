@@ -197,10 +197,8 @@ def _limit(value: Any) -> int | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text()) if path.is_file() else {}
     except ValueError as error:
         raise ModelUnreadable(f"{path} can't be read: {error}") from error
     if not isinstance(value, dict):

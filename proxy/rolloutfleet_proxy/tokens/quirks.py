@@ -91,7 +91,7 @@ def dated(renderer: Any, clock: float | None) -> Any:
 
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
     """The messages from `start` on in the form that formats expect (1). Raises Unrenderable."""
-    calls = [call for message in messages for call in message.get("tool_calls") or () if name == GPT_OSS]
+    calls = [call for message in messages for call in message.get("tool_calls") or ()] if name == GPT_OSS else []
     names = {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
     return [_renderable(name, message, names) for message in messages[start:]]
 

@@ -146,7 +146,7 @@ class Vocabulary:
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
         # Its last row stands for all ids beyond it.
         self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
-        self._added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else _NOTHING
+        self.added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else _NOTHING
 
     def encodes_quickly(self, text: str = "") -> bool:
         """Whether a thousand characters take microseconds, in this text."""
@@ -196,11 +196,6 @@ class Vocabulary:
                 result.append(Packed(ids[before + 1 : mark]))
             result += ids[mark : mark + 1].tolist()
         return result
-
-    def encoded_in_pieces(self, text: str) -> list[int]:
-        """Encode between added tokens piece by piece, as `tokenizers` does itself, so that the cache can serve them."""
-        pieces = filter(None, self._added_pattern.split(text))
-        return [token_id for piece in pieces for token_id in self.encode(piece)]
 
 
 class Packing:
@@ -253,7 +248,9 @@ class Packing:
             return text
         if self._marks and MARK in text:
             return [Packed(self._vocabulary.encoded(text, marked=True))]
-        return self._vocabulary.encoded_in_pieces(text)
+        # Piece by piece between added tokens, as `tokenizers` does itself, so that the cache can serve them.
+        pieces = filter(None, self._vocabulary.added_pattern.split(text))
+        return [token_id for piece in pieces for token_id in self._vocabulary.encode(piece)]
 
 
 def _byte_letters() -> dict[str, int]:

@@ -79,8 +79,7 @@ class Session:
 
 def split(model: ChatFormat, text: str, rng: random.Random) -> list[int]:
     """Tokens of a text, cut elsewhere than the tokenizer would; marks stay whole."""
-    pattern = model.vocabulary._added_pattern
-    assert pattern is not None
+    pattern = model.vocabulary.added_pattern
     ids: list[int] = []
     for piece in pattern.split(text):
         if model.vocabulary.convert_tokens_to_ids(piece) in model.vocabulary.marks:
