@@ -98,7 +98,11 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
             future.set_exception(_harmless(error))
 
     threading.Thread(target=work, name="rolloutfleet-agent", daemon=True).start()
-    return await asyncio.wrap_future(future)
+    result = await asyncio.wrap_future(future)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise AgentError("it returned a coroutine: hand over the coroutine function itself, or one that awaits it")
+    return result
 
 
 def _harmless(error: BaseException) -> Exception:

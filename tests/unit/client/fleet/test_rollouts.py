@@ -105,6 +105,13 @@ async def test_agents_that_raise_what_would_end_the_event_loop_raise_an_error(er
                 await call(agent)
 
 
+async def test_a_function_that_returns_a_coroutine_is_told_so() -> None:
+    async def waits() -> None: ...
+
+    with pytest.raises(AgentError, match="returned a coroutine"):
+        await call(lambda: waits())
+
+
 async def test_a_cancelled_call_is_cancelled_whatever_its_agent_does() -> None:
     async def waits() -> None:
         await asyncio.Event().wait()
