@@ -25,7 +25,7 @@ def test_the_libraries_start_no_threads_of_their_own() -> None:
         "before = threads()",
         "encoding = Encoding(tokenizer)",
         "encoding.ids('a word and more ' * 50_000)",
-        "encoding._exact('a word and more ' * 5_000, False)",
+        "encoding._exact('a word and more ' * 5_000)",
         "encoding.ids('a word')",
         "assert encoding.quick",
         # The encoder's own is there to stay; that of the long text may take a moment to end.
