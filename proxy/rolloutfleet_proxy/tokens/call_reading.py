@@ -11,9 +11,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum, auto
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, refuse_constant, value_of
 
@@ -34,12 +33,8 @@ Plain = Callable[[str], str]
 """`reply_text.Alphabet.plain`."""
 
 
-class Kind(IntEnum):
-    REASONING = auto()
-    CONTENT = auto()
-    CALL = auto()
-    OWN = auto()
-    """The format's own: marks, and white space beside them."""
+# Own is the format's own: marks, and white space beside them.
+Kind = Literal["reasoning", "content", "call", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Piece(NamedTuple):
 
 def beside_calls(text: str) -> list[Piece]:
     """Text in a block that is no part of a call: words are content."""
-    return [Piece(Kind.CONTENT if text.strip() else Kind.OWN, text)] if text else []
+    return [Piece("content" if text.strip() else "own", text)] if text else []
 
 
 class CallReader(ABC):
@@ -154,7 +149,7 @@ class JsonCalls(CallReader):
     end: str = "}"
 
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
-        return [Piece(Kind.CALL, body, self.call(plain(body), declared))]
+        return [Piece("call", body, self.call(plain(body), declared))]
 
     def call(self, body: str, declared: Parameters, *, head: str = "") -> WrittenCall:
         """`head` is the function's name, where that is written before the object."""
@@ -183,7 +178,7 @@ class NamedJson(CallReader):
         if not mark or _MARK.search(head):
             raise ValueError("no name before arguments")
         name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip())
-        return [Piece(Kind.CALL, body, call_of(name, arguments_of(arguments), call_id))]
+        return [Piece("call", body, call_of(name, arguments_of(arguments), call_id))]
 
     def is_open(self, body: str) -> bool:
         return super().is_open(body.partition(self.mark)[2])
@@ -254,14 +249,14 @@ class SpelledCalls(CallReader):
         at = 0
         while found := self._name.search(body, at) if self.end or not pieces else None:
             pieces += beside_calls(body[at : found.start()])
-            pieces.append(Piece(Kind.CALL, found.group()))
+            pieces.append(Piece("call", found.group()))
             name = plain(found["name"]).strip()
             arguments, at = self._arguments(body, found.end(), declared.get(name) or {}, pieces, plain)
             if not self.end and name not in declared and not arguments and at == len(body):
                 raise ValueError("a word in a block")
-            pieces.append(Piece(Kind.CALL, "", call_of(name, _joined(arguments))))
+            pieces.append(Piece("call", "", call_of(name, _joined(arguments))))
         pieces += beside_calls(body[at:])
-        is_lost = any(piece.kind is Kind.CONTENT and self._tags.search(piece.text) for piece in pieces)
+        is_lost = any(piece.kind == "content" and self._tags.search(piece.text) for piece in pieces)
         if is_lost or not any(piece.call for piece in pieces):
             raise ValueError("tags beside calls, or no call")
         return pieces
@@ -275,10 +270,10 @@ class SpelledCalls(CallReader):
         before = len(pieces)
         while (tag := self._tags.search(body, at)) and tag.lastgroup != "function":
             pieces += beside_calls(body[at : tag.start()])
-            if not written and any(piece.kind is Kind.CONTENT for piece in pieces[before:]):
+            if not written and any(piece.kind == "content" for piece in pieces[before:]):
                 raise ValueError("words before arguments")
             if tag.lastgroup == "end":
-                pieces.append(Piece(Kind.CALL, tag.group()))
+                pieces.append(Piece("call", tag.group()))
                 return written, tag.end()
             name = (tag["key"] or "").strip()
             if not name or name in written:
@@ -291,7 +286,7 @@ class SpelledCalls(CallReader):
                 value = value.removesuffix("\n")
             schema = parameter_schema(parameters, name)
             written[name] = value_of(plain(value), schema, parameters, python_words=self.python_words)
-            pieces.append(Piece(Kind.CALL, body[tag.start() : close.end()]))
+            pieces.append(Piece("call", body[tag.start() : close.end()]))
             at = close.end()
         return written, at
 
@@ -349,7 +344,7 @@ class DsmlCalls(CallReader):
                 for key, is_string, text in pairs
             ]
         )
-        return [Piece(Kind.CALL, body, call_of(name, _joined(written)))]
+        return [Piece("call", body, call_of(name, _joined(written)))]
 
     def is_open(self, body: str) -> bool:
         return body.rfind("<\uff5cDSML\uff5cparameter") > body.rfind("</\uff5cDSML\uff5cparameter>")
@@ -379,7 +374,7 @@ class GemmaCalls(CallReader):
             raise ValueError("not a call")
         value = _ArgumentParser(brace + arguments).parse()
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return [Piece(Kind.CALL, body, call_of(name.removeprefix("call:").strip(), written))]
+        return [Piece("call", body, call_of(name.removeprefix("call:").strip(), written))]
 
     def is_open(self, body: str) -> bool:
         return body.count(self.quote) % 2 == 1

@@ -136,9 +136,9 @@ class GrowingReply:
         """Their marks as letters, or as tokens."""
         self._waiting = ""
         """Text that is, or may become, one."""
-        self._said = {
-            Kind.REASONING: _Said(reader.syntax.reasoning_strip),
-            Kind.CONTENT: _Said(reader.syntax.content_strip, before_calls=reader.syntax.before_calls),
+        self._said: dict[Kind, _Said] = {
+            "reasoning": _Said(reader.syntax.reasoning_strip),
+            "content": _Said(reader.syntax.content_strip, before_calls=reader.syntax.before_calls),
         }
         self._lengths = [0]
         """Characters of reasoning, of content, of reasoning and so on by turns."""
@@ -152,7 +152,8 @@ class GrowingReply:
     def finish(self, message: Message) -> list[Delta]:
         """The rest of the message. Raises StreamDiverged where what was sent isn't its beginning."""
         deltas: list[Delta] = []
-        for kind, field in ((Kind.REASONING, REASONING), (Kind.CONTENT, CONTENT)):
+        fields: dict[Kind, str] = {"reasoning": REASONING, "content": CONTENT}
+        for kind, field in fields.items():
             text, sent = message.get(field) or "", self._said[kind].text
             if not text.startswith(sent):
                 raise StreamDiverged(f"{len(sent)} characters of {field} were sent that the message doesn't begin with")
@@ -172,7 +173,7 @@ class GrowingReply:
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
         for kind, said in self._said.items():
             self._send(kind, said.end(), [])
-        reasoning, content = self._said[Kind.REASONING].text, self._said[Kind.CONTENT].text
+        reasoning, content = self._said["reasoning"].text, self._said["content"].text
         message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
         if reasoning:
             message[REASONING] = reasoning
@@ -192,9 +193,9 @@ class GrowingReply:
     def _deltas(self, pieces: Sequence[Piece]) -> list[Delta]:
         deltas: list[Delta] = []
         for kind, text, call in pieces:
-            if kind is not Kind.CONTENT:
-                content = self._said[Kind.CONTENT]
-                self._send(Kind.CONTENT, content.before_call() if kind is Kind.CALL else content.end(), deltas)
+            if kind != "content":
+                content = self._said["content"]
+                self._send("content", content.before_call() if kind == "call" else content.end(), deltas)
             if kind in self._said:
                 self._send(kind, self._said[kind].add(text), deltas)
             if call is not None:
@@ -205,10 +206,10 @@ class GrowingReply:
         if not text:
             return
         self._said[kind].sent.append(text)
-        if (kind is Kind.CONTENT) == len(self._lengths) % 2:
+        if (kind == "content") == len(self._lengths) % 2:
             self._lengths.append(0)
         self._lengths[-1] += len(text)
-        deltas.append(Text(text) if kind is Kind.CONTENT else Reasoning(text))
+        deltas.append(Text(text) if kind == "content" else Reasoning(text))
 
     def _send_call(self, call: dict[str, Any], deltas: list[Delta]) -> None:
         function = call["function"]
@@ -241,16 +242,19 @@ class _Said:
 
     def add(self, text: str) -> str:
         """What is certain of this text and what was held back before it."""
-        if not text.rstrip(self._tail):
+        kept = text.rstrip(self._tail)
+        if not kept:
             self._held.append(text)
             return ""
-        text = "".join([*self._held, text])
-        if not self.sent and not self._called:
-            text = text.lstrip(self._strip)
-        if self._before_calls and not self._called:
-            self._tail = self._before_calls
-        kept = text.rstrip(self._tail)
-        self._held = [text[len(kept) :]] if len(kept) < len(text) else []
+        if self._held or not self.sent:
+            text, self._held = "".join([*self._held, text]), []
+            if not self.sent and not self._called:
+                text = text.lstrip(self._strip)
+            if self._before_calls and not self._called:
+                self._tail = self._before_calls
+            kept = text.rstrip(self._tail)
+        if len(kept) < len(text):
+            self._held.append(text[len(kept) :])
         return kept
 
     def before_call(self) -> str:

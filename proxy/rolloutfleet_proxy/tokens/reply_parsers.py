@@ -33,7 +33,7 @@ class ReplyParser(ABC):
     def __init__(self, alphabet: Alphabet, within: Kind) -> None:
         self._plain = alphabet.plain
         self._within = within
-        """What the text is up to the next mark: a call's until its end has come, `OWN` where that is yet to be seen."""
+        """What the text is up to the next mark: a call's until its end has come, `own` where that is yet to be seen."""
         self._text = ""
         """What is in no piece yet."""
         self._later: list[str] = []
@@ -57,7 +57,7 @@ class ReplyParser(ABC):
     @property
     def in_thought(self) -> bool:
         """Whether a thought has begun that has not ended."""
-        return self._within is Kind.REASONING
+        return self._within == "reasoning"
 
     @abstractmethod
     def _waits_beyond(self, text: str) -> bool:
@@ -94,9 +94,9 @@ class Tagged:
         thinks_again = (self.open, self.close) if syntax.thinks_again else ()
         before_calls = [*self.sections, *([] if around.needs_begin else [self.begin])]
         ends_thought = before_calls if syntax.call_ends_thought != "never" else []
-        self.marks = {
-            Kind.REASONING: _Marks([self.open, self.close, *ends_thought]),
-            Kind.CONTENT: _Marks([*thinks_again, self.begin, *self.sections, *self.section_ends]),
+        self.marks: dict[Kind, _Marks] = {
+            "reasoning": _Marks([self.open, self.close, *ends_thought]),
+            "content": _Marks([*thinks_again, self.begin, *self.sections, *self.section_ends]),
         }
 
 
@@ -105,7 +105,7 @@ class TaggedParser(ReplyParser):
 
     def __init__(self, tagged: Tagged, *, thinking: bool, tools: Parameters) -> None:
         """`thinking`: whether the prompt opened a thought. `tools` are the parameters of the declared ones."""
-        super().__init__(tagged.alphabet, Kind.REASONING if thinking else Kind.OWN)
+        super().__init__(tagged.alphabet, "reasoning" if thinking else "own")
         self._format = tagged
         self._tools = tools
         self._lead = [tagged.syntax.header, tagged.syntax.label] if thinking else []
@@ -126,7 +126,7 @@ class TaggedParser(ReplyParser):
         return super().feed(text) if text else []
 
     def _waits_beyond(self, text: str) -> bool:
-        if self._within is Kind.CALL:
+        if self._within == "call":
             return (self._format.end or "\0")[-1] not in text
         return self._in_draft and self._format.close[-1] not in text
 
@@ -142,12 +142,12 @@ class TaggedParser(ReplyParser):
         if not final and (not rest or may_change):
             return False
         if self._format.open and rest.startswith(self._format.open):
-            self._take(Kind.OWN, len(self._text) - len(rest) + len(self._format.open))
-            self._within, self._lead = Kind.REASONING, [self._format.syntax.label]
+            self._take("own", len(self._text) - len(rest) + len(self._format.open))
+            self._within, self._lead = "reasoning", [self._format.syntax.label]
         elif self._format.calls is not None and not self._format.begin and rest.startswith("{"):
-            self._within = Kind.CALL
+            self._within = "call"
         else:
-            self._within = Kind.CONTENT
+            self._within = "content"
         return True
 
     def _thought(self, final: bool) -> bool:
@@ -155,12 +155,12 @@ class TaggedParser(ReplyParser):
             if not final and _may_become(self._text, self._lead[0]):
                 return False
             lead = self._lead.pop(0)
-            self._take(Kind.OWN, len(lead) if self._text.startswith(lead) else 0)
+            self._take("own", len(lead) if self._text.startswith(lead) else 0)
         mark = self._next_mark(final)
         if mark in (self._format.open, self._format.close):
             self._take_think_mark(mark)
         elif mark and self._format.syntax.call_ends_thought == "always":
-            self._within = Kind.CONTENT
+            self._within = "content"
         elif mark:
             self._in_draft, self._searched = True, 0
         return bool(mark)
@@ -170,8 +170,8 @@ class TaggedParser(ReplyParser):
         if end < 0 and not final:
             self._searched = max(0, len(self._text) - len(self._format.close) + 1)
             return False
-        self._take(Kind.REASONING, max(end, 0))
-        self._within, self._in_draft = Kind.CONTENT if end < 0 else Kind.REASONING, False
+        self._take("reasoning", max(end, 0))
+        self._within, self._in_draft = "content" if end < 0 else "reasoning", False
         return True
 
     def _content(self, final: bool) -> bool:
@@ -179,19 +179,19 @@ class TaggedParser(ReplyParser):
         if not mark:
             return False
         if mark == self._format.begin and (self._in_section or not self._format.around.needs_begin):
-            self._within, self._held, self._searched = Kind.CALL, [], len(mark)
+            self._within, self._held, self._searched = "call", [], len(mark)
         elif mark in self._format.sections or (mark in self._format.section_ends and self._in_section):
-            self._take(Kind.CALL, len(mark))
+            self._take("call", len(mark))
             self._in_section = mark in self._format.sections
         elif mark in (self._format.open, self._format.close):
             self._take_think_mark(mark)
         else:
-            self._take(Kind.CONTENT, len(mark))
+            self._take("content", len(mark))
         return True
 
     def _take_think_mark(self, mark: str) -> None:
-        self._take(Kind.OWN, len(mark))
-        self._within = Kind.REASONING if mark == self._format.open else Kind.CONTENT
+        self._take("own", len(mark))
+        self._within = "reasoning" if mark == self._format.open else "content"
 
     def _block(self, final: bool) -> bool:
         begin, end_mark, calls = self._format.begin, self._format.end, self._format.calls
@@ -215,15 +215,15 @@ class TaggedParser(ReplyParser):
         except (ValueError, RecursionError):
             self._take_as_text(behind)
             return True
-        for kind, text, call in (Piece(Kind.CALL, begin), *read, Piece(Kind.CALL, end_mark)):
+        for kind, text, call in (Piece("call", begin), *read, Piece("call", end_mark)):
             self._pieces.append(Piece(kind, self._plain(text), call))
-        self._text, self._within, self._in_section = self._text[behind:], Kind.CONTENT, True
+        self._text, self._within, self._in_section = self._text[behind:], "content", True
         return True
 
     def _take_as_text(self, behind: int) -> None:
         """A block that is no call, up to its first end."""
-        self._take(Kind.CONTENT, self._held[0] if self._held else behind)
-        self._within = Kind.CONTENT
+        self._take("content", self._held[0] if self._held else behind)
+        self._within = "content"
 
     def _next_mark(self, final: bool) -> str:
         """The next mark, with the text before it taken; empty where there is none."""
@@ -234,11 +234,11 @@ class TaggedParser(ReplyParser):
         return match.group() if match else ""
 
 
-_STEPS: Final = {
-    Kind.OWN: TaggedParser._start,
-    Kind.REASONING: TaggedParser._thought,
-    Kind.CONTENT: TaggedParser._content,
-    Kind.CALL: TaggedParser._block,
+_STEPS: Final[Mapping[Kind, Callable[[TaggedParser, bool], bool]]] = {
+    "own": TaggedParser._start,
+    "reasoning": TaggedParser._thought,
+    "content": TaggedParser._content,
+    "call": TaggedParser._block,
 }
 
 
@@ -281,23 +281,23 @@ class SegmentedParser(ReplyParser):
 
     def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
         """`has_calls`: whether any are wanted."""
-        super().__init__(alphabet, Kind.OWN)
+        super().__init__(alphabet, "own")
         self._has_calls = has_calls
         self._breaks = frozenset(alphabet.chars.values())
 
     def _waits_beyond(self, text: str) -> bool:
-        return self._within is Kind.OWN and bool(self._text or self._later) and self._breaks.isdisjoint(text)
+        return self._within == "own" and bool(self._text or self._later) and self._breaks.isdisjoint(text)
 
     def _step(self, final: bool) -> bool:
-        if self._within is Kind.OWN:
+        if self._within == "own":
             return self._between(final)
         # Text of a body up to the first mark that ends it, and that mark, unless it begins something.
         begins = self._begins[self._within]
         end = self._first(self._ends + begins)
         self._take(self._within, len(self._text) if end < 0 else end)
         if end >= 0:
-            self._take(Kind.OWN, 0 if self._text[0] in begins else 1)
-            self._within = Kind.OWN
+            self._take("own", 0 if self._text[0] in begins else 1)
+            self._within = "own"
         return end >= 0
 
     @abstractmethod
@@ -310,9 +310,9 @@ class SegmentedParser(ReplyParser):
 
     def _take_call(self, length: int, read: Callable[[], WrittenCall]) -> None:
         try:
-            self._take(Kind.CALL, length, read())
+            self._take("call", length, read())
         except (ValueError, RecursionError):
-            self._take(Kind.CONTENT, length)
+            self._take("content", length)
 
 
 class HarmonyParser(SegmentedParser):
@@ -327,7 +327,7 @@ class HarmonyParser(SegmentedParser):
         of the prompt; None where there is none."""
         super().__init__(alphabet, has_calls=has_calls)
         self._start, self._channel, self._message, *ends = marks
-        self._ends, self._begins = "".join(ends), dict.fromkeys(Kind, self._start)
+        self._ends, self._begins = "".join(ends), {"reasoning": self._start, "content": self._start}
         self._given = prompt_end
         """The head of a message that has begun, as far as the prompt has it."""
         self._has_words = False
@@ -345,20 +345,20 @@ class HarmonyParser(SegmentedParser):
             self._has_words = has_begun or self._has_words or bool(words.strip())
             if again < 0 and not final and (has_begun or not self._has_words):
                 return False
-            self._take(Kind.CONTENT if self._has_words else Kind.OWN, len(words))
+            self._take("content" if self._has_words else "own", len(words))
             self._given = None
             return True
         head = (self._given or "") + self._text[behind_start:message]
         function = _FUNCTION.search(head)
         if function and self._has_calls:
             return self._call(function[1], message + 1, final)
-        self._take(Kind.CONTENT if function else Kind.OWN, message + 1)
+        self._take("content" if function else "own", message + 1)
         self._begin_body(head)
         return True
 
     def _begin_body(self, head: str) -> None:
         channel = head.partition(self._channel)[2].split()
-        self._within = Kind.REASONING if channel[:1] == ["analysis"] else Kind.CONTENT
+        self._within = "reasoning" if channel[:1] == ["analysis"] else "content"
         self._given, self._has_words = None, False
 
     def _call(self, name: str, start: int, final: bool) -> bool:
@@ -367,7 +367,7 @@ class HarmonyParser(SegmentedParser):
             return False
         self._given, self._has_words = None, False
         if end < 0 or self._text[end] == self._start:
-            self._take(Kind.CONTENT, len(self._text) if end < 0 else end)
+            self._take("content", len(self._text) if end < 0 else end)
         else:
             body = self._plain(self._text[start:end])
             self._take_call(end + 1, lambda: call_of(name, arguments_of(body)))
@@ -382,26 +382,26 @@ class InklingParser(SegmentedParser):
         """`marks` are the format's, as its description orders them. `thinking`: whether the prompt opened a thought."""
         super().__init__(alphabet, has_calls=has_calls)
         model, said, thought, self._end, *invokes = marks
-        self._kinds = {model: Kind.OWN, said: Kind.CONTENT, thought: Kind.REASONING}
+        self._kinds: dict[str, Kind] = {model: "own", said: "content", thought: "reasoning"}
         self._ends, self._invokes = self._end, "".join(invokes)
-        self._begins = {Kind.REASONING: invokes[0] if has_calls else "", Kind.CONTENT: ""}
-        self._within = Kind.REASONING if thinking else Kind.OWN
+        self._begins = {"reasoning": invokes[0] if has_calls else "", "content": ""}
+        self._within = "reasoning" if thinking else "own"
 
     def _between(self, final: bool) -> bool:
         if self._text[0] in self._kinds:
             self._within = self._kinds[self._text[0]]
-            self._take(Kind.OWN, 1)
+            self._take("own", 1)
             return True
         # A call, or text without the mark of its kind.
         end = self._text.find(self._end)
         invoke = self._first(self._invokes) if self._has_calls else -1
         if end < 0:
-            self._take(Kind.CONTENT, len(self._text) if final else 0)
+            self._take("content", len(self._text) if final else 0)
             return final
         if 0 <= invoke < end:
             head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
             self._take_call(end, lambda: _INKLING_CALLS.call(payload, {}, head=head))
         else:
-            self._take(Kind.CONTENT, end)
-        self._take(Kind.OWN, 1)
+            self._take("content", end)
+        self._take("own", 1)
         return True

@@ -65,8 +65,8 @@ CHAT_FORMATS = [
         "words-beside-calls-are-dropped",
         Promise.READING,
         PROXY,
-        "Kind.CONTENT if text.strip() else Kind.OWN",
-        "Kind.OWN",
+        '"content" if text.strip() else "own"',
+        '"own"',
         CASES,
     ),
     Fault(
@@ -161,8 +161,8 @@ CHAT_FORMATS = [
         "a-broken-call-is-dropped",
         Promise.READING,
         PROXY,
-        "self._take(Kind.CONTENT, self._held[0] if",
-        "self._take(Kind.OWN, self._held[0] if",
+        'self._take("content", self._held[0] if',
+        'self._take("own", self._held[0] if',
         ALL_OF_IT,
     ),
     Fault(
