@@ -23,6 +23,7 @@ from rolloutfleet.wire import ANNOTATIONS_BYTES
 from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
 from rolloutfleet_proxy.cluster.holding import Holding
+from rolloutfleet_proxy.cluster.receipting import PATH as RECEIPTS
 from rolloutfleet_proxy.control import (
     annotations,
     documents,
@@ -51,7 +52,7 @@ from rolloutfleet_proxy.domain.errors import (
 )
 from rolloutfleet_proxy.http.encodings import EncodedBodies
 from rolloutfleet_proxy.http.errors import MethodNotAllowed, RouteNotFound, send_answer
-from rolloutfleet_proxy.http.headers import LimitOf
+from rolloutfleet_proxy.http.headers import FROM_PEER, LimitOf
 from rolloutfleet_proxy.http.request_bodies import BodyRefused, BodyTime, RequestBodies
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.process.under_way import UnderWay
@@ -131,6 +132,7 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call:
         metrics=services.metrics,
         limit_of=body_limit,
         to_disk=_goes_to_disk,
+        by_peer=_is_by_peer,
         answer_to=answer_to,
     )
     here = EncodedBodies(
@@ -216,6 +218,11 @@ class _Split:
 
 def _is_call(scope: MutableMapping[str, Any]) -> bool:
     return turn_call(scope) is not None
+
+
+def _is_by_peer(scope: MutableMapping[str, Any]) -> bool:
+    """Any other call of a proxy is one that it passes on."""
+    return bool(scope["path"] == RECEIPTS and scope.get(FROM_PEER, False))
 
 
 def _goes_to_disk(scope: MutableMapping[str, Any]) -> bool:

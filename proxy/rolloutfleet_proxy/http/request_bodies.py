@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, Stopping
 from rolloutfleet_proxy.http.errors import RequestTimeout, send_answer, status_of
-from rolloutfleet_proxy.http.headers import FROM_PEER, LimitOf, declared_length, has_body, presented_key
 from rolloutfleet_proxy.http.headers import Headers as RawHeaders
+from rolloutfleet_proxy.http.headers import LimitOf, declared_length, has_body, presented_key
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.process.under_way import UnderWay
@@ -43,7 +43,7 @@ class BodyRefused(HTTPException):
 class RequestBodies:
     """ASGI: passes requests to `app`, whose reading of a body ends with BodyRefused where it is too much.
 
-    A key that opens nothing here is answered 401 before that, unless another proxy asks.
+    A key that opens nothing here is answered 401 before that.
     """
 
     app: ASGIApp
@@ -56,6 +56,8 @@ class RequestBodies:
     """The answer to a request that is refused here."""
     to_disk: Callable[[Scope], bool] = lambda scope: False
     """Whose body is written as it comes, and so is never in memory."""
+    by_peer: Callable[[Scope], bool] = lambda scope: False
+    """Which requests other proxies make themselves: those have no key, but their voucher."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not has_body(scope["headers"]):
@@ -69,7 +71,7 @@ class RequestBodies:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, limit = Headers(scope=scope), self.limit_of(scope)
-        if not scope.get(FROM_PEER, False):
+        if not self.by_peer(scope):
             await self.check_key(presented_key(headers))
         length = declared_length(headers.get("content-length", ""), limit=limit)
         held, in_memory = self.in_flight.hold(), not self.to_disk(scope)

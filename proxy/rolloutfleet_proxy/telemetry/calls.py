@@ -45,7 +45,7 @@ def _call_id() -> str:
 class _Held:
     """How long a call was held before anything was done for it."""
 
-    _held: float = field(init=False, default=-1.0)
+    _held: float = field(default=-1.0, kw_only=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:
