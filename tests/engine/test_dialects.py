@@ -17,7 +17,7 @@ from tests.engine.test_capture import assert_kept
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy.dialect_calls import assembled, post
 from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, WRITTEN, answered
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, SGLANG_START
 
 JSON = Any
 TURNS = 4
@@ -115,6 +115,6 @@ def test_exported_log_probabilities_are_the_models(real_proxy: ProxyProcess, jud
     rows = [row["tensors"] for trajectory in exported for row in trajectory["rows"]]
     assert len(exported) == len(rows) == 4
     assert sum(sum(row["loss_mask"]) for row in rows) > 300
-    told, _ = judge.communicate(json.dumps(rows), timeout=PATIENCE)
+    told, _ = judge.communicate(json.dumps(rows), timeout=SGLANG_START)
     furthest = json.loads(told)
     assert furthest["same"] <= EQUAL and furthest["moved"] > OTHER

@@ -36,7 +36,7 @@ def test_one_command_makes_a_batch_of_rollouts_with_their_rewards(sglang: Instal
         "two-helpers": ["0.50"] * 3 * GROUP,
     }
     look = [str(sglang.python), "-W", "ignore", "-c", LOOK, str(file)]
-    kept = subprocess.run(look, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    kept = subprocess.run(look, capture_output=True, text=True, timeout=SGLANG_START, check=True).stdout
     assert json.loads(kept) == {
         "rewards": sum(float(each) for rows in rewards.values() for each in rows),
         "rows": 6 * GROUP,
