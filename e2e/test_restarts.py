@@ -19,7 +19,7 @@ def _restarted(fleet: Fleet, wanted: str) -> bool:
 
 
 def _is_another(fleet: Fleet, pod: str, uid: str) -> bool:
-    """Whether the pod of that name has been replaced."""
+    """True once the pod of that name has been replaced."""
     return fleet.uids().get(pod, uid) != uid
 
 

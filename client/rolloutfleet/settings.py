@@ -178,7 +178,7 @@ class ProxySettings(BaseModel):
     drain_timeout: PositiveDuration = 60.0
     """How long a drain waits for calls in flight before it aborts them."""
     leave_time: Duration = 0.0
-    """How long a drain that ends in an exit takes at the least: load balancers hear meanwhile that the proxy leaves."""
+    """The least duration of a drain that ends in an exit, in which load balancers learn that the proxy is leaving."""
     log: LogSettings = LogSettings()
     """The log."""
     generation: int = 0

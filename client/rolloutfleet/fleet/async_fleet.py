@@ -229,7 +229,7 @@ class AsyncFleet(FleetBase):
         await self._of_session("POST", name_of(session), "/touch", wire.Answered)
 
     async def status(self, session: Named) -> wire.SessionStatus:
-        """What the fleet says of a session. Raises Gone, NotKnown."""
+        """The status of a session. Raises Gone, NotKnown."""
         return await self._of_session("GET", name_of(session), "", wire.SessionStatus)
 
     async def statuses(self, sessions: Iterable[Named]) -> dict[str, wire.SessionStatus | FleetError]:

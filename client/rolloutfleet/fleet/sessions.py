@@ -105,7 +105,7 @@ class AsyncSession(Handle):
         await self.fleet.touch(self)
 
     async def status(self) -> wire.SessionStatus:
-        """What the fleet says of a session. Raises Gone, NotKnown."""
+        """The status of a session. Raises Gone, NotKnown."""
         return await self.fleet.status(self)
 
     def turns(self) -> AsyncIterator[wire.Turn]:

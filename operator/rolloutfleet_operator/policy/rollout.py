@@ -50,12 +50,12 @@ def is_unanswered(spec: FleetSpec, observed: ObservedFleet) -> bool:
 
 
 def is_outdated(pod: ObservedPod, observed: ObservedFleet) -> bool:
-    """Whether a new pod would be another."""
+    """True where a pod made now would differ."""
     return pod.template_hash != observed.template_hash or _is_restarted_by_hand(pod, observed)
 
 
 def _is_restarted_by_hand(pod: ObservedPod, observed: ObservedFleet) -> bool:
-    """Whether it is older than the newest `kubectl rollout restart` of the proxies."""
+    """True where it is older than the newest `kubectl rollout restart` of the proxies."""
     restarted_at = "" if observed.workload is None else observed.workload.restarted_at
     return restarted_at not in ("", pod.restarted_at)
 

@@ -30,7 +30,7 @@ class Holding:
     max_hold: Callable[[], float]
     """Seconds."""
     ending: Callable[[], bool] = lambda: False
-    """Whether this proxy itself is about to end. When that changes, `Peers.look_again` is called."""
+    """True once this proxy itself is about to end. When that changes, `Peers.look_again` is called."""
     _held: int = 0
     """Bytes."""
 

@@ -94,7 +94,7 @@ class Peers:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a proxy to answer again."""
+        """Calls that wait for a proxy to answer again."""
         return self._changed.waiting
 
     async def changed(self, seconds: float) -> None:

@@ -56,7 +56,7 @@ class Receipting:
             task.add_done_callback(self._sending.discard)
 
     async def _send(self, ordinal: int, **names: list[str]) -> None:
-        """Where it can't be told, the owner takes it that nobody knows."""
+        """Post receipts, once. An owner that gets none takes it that nobody knows."""
         headers = {VOUCHER: self._peers.voucher()}
         try:
             await self._peers.ask(ordinal, "POST", PATH, headers=headers, content=names, timeout=_TIMEOUT)

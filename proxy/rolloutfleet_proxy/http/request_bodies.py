@@ -57,7 +57,7 @@ class RequestBodies:
     to_disk: Callable[[Scope], bool] = lambda scope: False
     """Whose body is written as it comes, and so is never in memory."""
     by_peer: Callable[[Scope], bool] = lambda scope: False
-    """Which requests other proxies make themselves: those have no key, but their voucher."""
+    """True for requests that other proxies make themselves: those have no key, but a voucher."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not has_body(scope["headers"]):

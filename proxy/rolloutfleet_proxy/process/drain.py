@@ -344,7 +344,7 @@ class Drains:
             await asyncio.sleep(POLL_INTERVAL)
 
     def _leaves(self, drain: Drain, now: float) -> bool:
-        """Whether the exit has to wait until others have seen that it comes."""
+        """True while the exit has to wait until others have seen that it comes."""
         return drain.then == "exit" and not self.stopped and now < drain.began + self.leave_time
 
     async def _look_for_successor(self, drain: Drain) -> None:

@@ -44,7 +44,7 @@ class Figures:
     probing: Probing
     checking: Checking
     wait_for_owners: Callable[[], int]
-    """How many calls wait for another proxy to answer again."""
+    """Number of calls that wait for another proxy to answer again."""
 
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""

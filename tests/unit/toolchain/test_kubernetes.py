@@ -76,7 +76,7 @@ def test_settings_can_be_given_in_the_environment(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("why_not", "said"), [("Start Docker.", "Start Docker."), (None, "apt-get install debootstrap")]
 )
-def test_what_is_missing_is_said_before_anything_is_made(
+def test_prepare_says_what_is_missing_before_it_makes_anything(
     monkeypatch: pytest.MonkeyPatch, why_not: str | None, said: str
 ) -> None:
     done: list[str] = []

@@ -24,7 +24,7 @@ ROTATED_AT: Final = f"{GROUP}/rotated-at"
 
 READY_PERIOD: Final = 5
 READY_FAILURES: Final = 2
-"""How often the kubelet asks a proxy whether it is ready, in seconds, and how often in vain before it is not."""
+"""Seconds between readiness probes of a proxy, and failures in a row after which it is not ready."""
 LEAVE_TIME: Final = READY_PERIOD * READY_FAILURES + 2.0
 """Seconds until other nodes have heard that a proxy is not ready."""
 
