@@ -126,7 +126,7 @@ class Forwarding:
             if told is None or self.holding is None or scope.get(FROM_PEER, False):
                 await self._pass_once(owner.ordinal, scope, receive, answer)
             else:
-                await self._pass_in_time(owner, scope, receive, answer, told, self.holding)
+                await self._pass_or_hold(owner, scope, receive, answer, told, self.holding)
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
             refused = error.code
@@ -135,16 +135,17 @@ class Forwarding:
             if told is not None:
                 told.ended(status=answer.status, outcome=refused or (ANSWERED if answer.whole else CUT_SHORT))
 
-    async def _pass_in_time(
+    async def _pass_or_hold(
         self, owner: Owner, scope: Scope, receive: Receive, answer: "_PassedAnswer", told: PassedCall, holding: Holding
     ) -> None:
-        """Pass a turn's call on, again whenever the owner answers that could not be reached before."""
-        until, length = holding.until(), _declared(scope["headers"], limit=self.body_limit(scope))
+        """Pass a turn's call on; while its owner can't be reached, hold it and try again."""
+        until = holding.until()
         while True:
             try:
                 await self._pass_once(owner.ordinal, scope, receive, answer)
                 return
             except OwnerUnreachable as unreachable:
+                length = _declared(scope["headers"], limit=self.body_limit(scope))
                 with told.held():
                     if not await holding.wait(unreachable, body=length, until=until, left=closed_of(scope)):
                         return
