@@ -55,7 +55,7 @@ test-cluster: $(READY) ## an API server, and the core of e2e/ on a cluster (Linu
 	@$(BIN)/python -m tests.run cluster $(ARGS)
 
 .PHONY: test-agents
-test-agents: $(READY) ## agent frameworks, Claude Code and Codex, fetched where they are not there
+test-agents: $(READY) ## agent frameworks, Claude Code, Codex and the lowest versions, fetched where they are not there
 	@$(BIN)/python -m tests.run agents $(ARGS)
 
 .PHONY: test-browser
