@@ -123,7 +123,7 @@ async def test_what_the_deltas_say_is_the_committed_message(fleet: Fleet, proxy:
     assert {0, 1, 2, 3} <= set(calls)
     assert any(message.get("reasoning_content") for message in messages.values())
     assert {turn["finish_reason"] for turn in turns.values()} == {"stop", "length", "tool_calls"}
-    judge.assert_the_engines_own(turns.values(), judge.engine_notes(fleet))
+    judge.assert_the_engines_own(turns.values(), judge.joined_notes(fleet))
 
 
 @pytest.mark.parametrize("with_usage", [False, True])
