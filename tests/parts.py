@@ -38,7 +38,7 @@ PARTS: Final = {
     for part in (
         Part("unit", workers=CORES, beside=("toolchain.type_check",)),
         # Its tests wait for processes that they have started.
-        Part("integration", workers=4 + CORES),
+        Part("integration", workers=6 + CORES),
         Part("engine", workers=2),
         Part("cluster", beside=("e2e",), shows_tests=False),
         Part("agents", workers=2),
