@@ -206,23 +206,27 @@ def chats(scene: Scene) -> Iterator[httpx.Response]:
                 yield ask(scene, proxy, session.api_key, "POST", path, {**CHAT, "stream": stream})
 
 
-ADMIN: tuple[tuple[str, str, Any], ...] = (
-    *(
-        ("POST", f"/pause{scope}", {"mode": mode, "timeout": 5})
-        for scope in ("", "?scope=fleet")
-        for mode in ("abort", "wait")
-    ),
-    *(("POST", f"/continue{scope}", None) for scope in ("", "?scope=fleet")),
+FLEETWIDE: tuple[tuple[str, str, Any], ...] = (
+    *(("POST", "/pause?scope=fleet", {"mode": mode, "timeout": 5}) for mode in ("abort", "wait")),
+    ("POST", "/continue?scope=fleet", None),
     *(("GET", f"/{name}?scope=fleet", None) for name in ("version", "stats", "audit", "sessions", "dumps")),
-    *(("GET", f"/{name}", None) for name in ("proxies", "metrics", "ready", "sessions", "stats")),
     ("PUT", "/version?scope=fleet", {"version": 1}),
+    ("GET", "/proxies", None),
+)
+"""What asks other proxies."""
+OF_ENGINES: tuple[tuple[str, str, Any], ...] = (
+    *(("POST", "/pause", {"mode": mode, "timeout": 5}) for mode in ("abort", "wait")),
+    ("POST", "/continue", None),
+    *(call for call in FLEETWIDE if call[0] == "POST"),
+    *(("GET", f"/{name}", None) for name in ("metrics", "ready", "sessions", "stats")),
     ("POST", "/export", {}),
 )
+"""What has a proxy, or all of them, ask the gateway and the engines, or shows what came of it."""
 
 
 def admin_calls(scene: Scene) -> Iterator[httpx.Response]:
     for proxy in scene.fleet.proxies:
-        for method, path, body in ADMIN:
+        for method, path, body in OF_ENGINES:
             yield ask(scene, proxy, proxy.key, method, path, body)
 
 
@@ -271,7 +275,7 @@ def test_an_answer_holds_no_key_of_others_whatever_stands_in_a_proxys_place(scen
         (own_key, "POST", f"/sessions/{name}/v1/chat/completions", {**CHAT, "stream": True}),
         (scene.fleet.proxy.key, "GET", f"/sessions/{name}", None),
         (scene.fleet.proxy.key, "POST", "/sessions", {}),
-        *((scene.fleet.proxy.key, *call) for call in ADMIN),
+        *((scene.fleet.proxy.key, *call) for call in FLEETWIDE),
     )
     for proxy in scene.fleet.proxies:
         for key, *call in calls:
