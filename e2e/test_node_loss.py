@@ -1,5 +1,6 @@
 """A node is gone, with a proxy on it, and comes back."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ def test_a_lost_node_is_named_and_the_fleet_heals_when_it_is_back(
     fleet.until_ready()
 
     assert fleet.problems() == {}
+    assert lost_proxies(fleet) == []
     assert uids(fleet) == there
     assert kept(fleet) == in_order(before | meanwhile)
 
@@ -71,6 +73,7 @@ def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_vo
     fleet.until_ready()
 
     assert fleet.problems() == {}
+    assert lost_proxies(fleet) == []
     assert {name: uid for name, uid in uids(fleet).items() if name != away} == {
         name: uid for name, uid in there.items() if name != away
     }
@@ -97,6 +100,14 @@ def until_named(fleet: Fleet, pod: str) -> None:
     ready = fleet.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NodeLost")
     assert pod in ready["message"]
+    fleet.until("the others are told", lambda: lost_proxies(fleet) == [int(pod.rpartition("-")[2])])
+
+
+def lost_proxies(fleet: Fleet) -> list[int]:
+    """As the settings of its proxies name them."""
+    told = json.loads(fleet.namespace.get("configmap", f"{fleet.name}-settings")["data"]["settings.json"])
+    lost: list[int] = told.get("lost_proxies", [])
+    return lost
 
 
 def serve(fleet: Fleet, sessions: int) -> dict[str, list[str]]:

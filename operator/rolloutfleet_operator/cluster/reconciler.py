@@ -378,7 +378,9 @@ class Reconciler:
         counts = every.Replicas(
             proxies=decision.replicas, gateways=decision.gateway_replicas, engines=decision.engine_replicas or 0
         )
-        settings = settings_of.proxy_settings(fleet, self._shared.operator, peers=decision.peers)
+        settings = settings_of.proxy_settings(
+            fleet, self._shared.operator, peers=decision.peers, lost=decision.lost_proxies
+        )
         asked_for = [
             *every.parts(fleet, self._shared.operator, settings),
             *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, control_key),

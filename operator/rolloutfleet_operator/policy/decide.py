@@ -76,6 +76,9 @@ class Decision:
     """Of the StatefulSet."""
     peers: int
     """`replicas` in the proxies' settings: those that scale away are peers until they are gone."""
+    lost_proxies: tuple[int, ...]
+    """Ordinals of those on lost nodes, also where they are to end: until such a node is back or deleted, no other pod
+    takes their place."""
     gateway_replicas: int
     engine_replicas: int | None
     """None where the fleet runs no engines itself."""
@@ -146,6 +149,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
         ),
         replicas=scaled.replicas,
         peers=max(1, spec.proxies.replicas, scaled.replicas),
+        lost_proxies=tuple(sorted(pod.ordinal for pod in observed.pods if pod.node_lost)),
         gateway_replicas=gateways,
         engine_replicas=engines,
         updates=updated.updates,

@@ -5,6 +5,7 @@ start are hashed into the pod's template (`restart_hash`), so that a change of o
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from rolloutfleet_operator.policy.workers import engines_by_address
 from rolloutfleet_operator.proxy_settings import proxy_settings as settings_by_spec
 
 
-def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> ProxySettings:
+def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int, lost: Sequence[int] = ()) -> ProxySettings:
     """What the proxies are told; each adds its ordinal by the environment. Raises pydantic.ValidationError.
 
-    `peers` is how many proxies own sessions now.
+    `peers` is how many proxies own sessions now, `lost` has the ordinals of those on lost nodes.
     """
     spec = fleet.spec
     domain = operator.host(fleet.headless, fleet.namespace)
@@ -49,6 +50,7 @@ def proxy_settings(fleet: Fleet, operator: OperatorSettings, *, peers: int) -> P
         log=LogSettings(format="json"),
         generation=fleet.generation,
         checked=True,
+        **({"lost_proxies": list(lost)} if lost else {}),
     )
 
 

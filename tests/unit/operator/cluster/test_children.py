@@ -14,7 +14,7 @@ from rolloutfleet_operator.cluster.children import all as every
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, SIMULATED_MODEL_PATH, TEMPLATE_HASH, Fleet
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
-from rolloutfleet_operator.cluster.children.settings import proxy_settings
+from rolloutfleet_operator.cluster.children.settings import config_map, proxy_settings, restart_hash
 
 Children = dict[tuple[str, str], dict[str, Any]]
 
@@ -141,6 +141,15 @@ def test_a_proxy_leaves_the_service_before_it_ends() -> None:
     probe, told = proxy["readinessProbe"], json.loads(children["ConfigMap", "math-settings"]["data"][SETTINGS_FILE])
     assert proxy["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
     assert parse_duration(told["leave_time"]) > probe["periodSeconds"] * probe["failureThreshold"]
+
+
+def test_lost_proxies_are_named_only_where_there_are_some_and_change_no_template() -> None:
+    fleet = fleet_of()
+    told = [proxy_settings(fleet, OPERATOR, peers=3, lost=lost) for lost in ((), (0, 2))]
+    none, some = (json.loads(config_map(fleet, each)["data"][SETTINGS_FILE]) for each in told)
+    assert "lost_proxies" not in none
+    assert some["lost_proxies"] == [0, 2]
+    assert restart_hash(told[0]) == restart_hash(told[1])
 
 
 def test_a_full_store_has_an_hour_to_be_opened() -> None:

@@ -210,6 +210,25 @@ def test_a_drain_of_ours_that_nothing_stands_for_is_undone() -> None:
     assert world.deeds.restarted == []
 
 
+def test_proxies_on_lost_nodes_are_named_until_their_node_is_back() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    pod = world.pods["math-proxy-1"]
+
+    def lost() -> tuple[int, ...]:
+        go_on(world, operator)
+        assert operator.decision is not None
+        return operator.decision.lost_proxies
+
+    assert lost() == ()
+    pod.node_lost = True
+    assert lost() == (1,)
+    pod.terminating_since = world.now
+    assert lost() == (1,), "Kubernetes has asked for its end, which nobody on that node hears"
+    pod.terminating_since, pod.node_lost = None, False
+    assert lost() == ()
+
+
 def test_it_says_who_waits_for_a_slot_and_who_for_the_cool_down() -> None:
     world = World(fleet())
     operator = begun(world)
