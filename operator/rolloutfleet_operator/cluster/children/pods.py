@@ -10,6 +10,10 @@ USER: Final = 65532
 TMP: Final = "tmp"
 GIVEN_UP_AFTER: Final = 20
 """Seconds that a pod which has no state of its own stays on a node that is lost."""
+_KEEPALIVE: Final = [
+    {"name": "net.ipv4.tcp_keepalive_intvl", "value": "5"},
+    {"name": "net.ipv4.tcp_keepalive_probes", "value": "3"},
+]
 INIT: Final = ("dumb-init", "--single-child", "--")
 """What commands begin with that stand in place of an image's own, as those do: no signal is lost on it."""
 
@@ -98,6 +102,15 @@ def leave_lost_nodes_soon(spec: Manifest) -> None:
         for taint in taints
     ]
     spec["tolerations"] = [*spec.get("tolerations", ()), *soon]
+
+
+def end_dead_connections_soon(template: Manifest) -> None:
+    """Have the kernel find out within seconds that a peer's node is gone, unless something else was asked for.
+
+    A pod in its node's network may not set these.
+    """
+    if not template["spec"].get("hostNetwork"):
+        template["spec"].setdefault("securityContext", {}).setdefault("sysctls", _KEEPALIVE)
 
 
 def container_of(template: Manifest, name: str) -> Manifest:

@@ -164,6 +164,20 @@ def test_probes_of_the_gateway_tell_alive_from_ready() -> None:
     assert {"--disable-retries", "--disable-circuit-breaker"} <= set(gateway["args"])
 
 
+def test_a_gateway_hears_soon_of_dead_connections_but_in_its_nodes_network() -> None:
+    def sysctls(**asked: Any) -> Any:
+        gateway = {"podTemplate": {"spec": asked}} if asked else {}
+        return pod_of(made(fleet_of(gateway=gateway)), "Deployment", "math-gateway")["securityContext"].get("sysctls")
+
+    ours = [
+        {"name": f"net.ipv4.tcp_keepalive_{name}", "value": value} for name, value in (("intvl", "5"), ("probes", "3"))
+    ]
+    theirs = [{"name": "net.ipv4.tcp_keepalive_time", "value": "30"}]
+    assert sysctls() == ours
+    assert sysctls(securityContext={"sysctls": theirs}) == theirs
+    assert sysctls(hostNetwork=True) is None
+
+
 def test_a_gateway_finds_no_engines_itself_and_is_started_with_those_that_are_named() -> None:
     """Its own discovery would have it write bodies anew, and want a right on pods."""
     sources: list[dict[str, Any]] = [{}]
