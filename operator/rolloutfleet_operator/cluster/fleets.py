@@ -18,7 +18,7 @@ from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.reconciler import Reconciler, Shared
 
 MAX_CONCURRENT_PASSES: Final = 8
-"""Passes under way at once."""
+"""Passes at work at once. Of those that wait for proxies or gateways there may be more."""
 DEBOUNCE: Final = 0.2
 """Seconds to wait after an event for those that come with it."""
 BACKOFF: Final = Backoff(first=1.0, longest=60.0)
@@ -75,7 +75,8 @@ class Fleets:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self, key: Key) -> None:
-        reconciler, failures, due = Reconciler(self._shared, *key, check=self._lease.check), 0, 0.0
+        reconciler = Reconciler(self._shared, *key, turns=self._turns, check=self._lease.check)
+        failures, due = 0, 0.0
         wake = self._wakes[key]
         try:
             while True:
@@ -105,21 +106,20 @@ class Fleets:
     async def _once(self, reconciler: Reconciler, wake: _Wake) -> tuple[float | None, bool]:
         """When the next pass is due, and whether this one worked."""
         extra = {"fleet": reconciler.key, "generation": reconciler.generation}
-        async with self._turns:
-            try:
-                with self._shared.metrics.passes.time():
-                    next_in = await self._pass(reconciler, wake)
-            except LeaseLost:
-                return 0.0, True
-            except ApiUnreachable as error:
-                logger.warning("the API server does not answer: %s", error, extra=extra)
-            except ApiRefused as refused:
-                logger.warning("the API server refused what a pass needs: %s", refused, extra=extra)
-            except Exception:
-                logger.exception("a pass failed", extra=extra)
-            else:
-                self._health.passed()
-                return next_in, True
+        try:
+            with self._shared.metrics.passes.time():
+                next_in = await self._pass(reconciler, wake)
+        except LeaseLost:
+            return 0.0, True
+        except ApiUnreachable as error:
+            logger.warning("the API server does not answer: %s", error, extra=extra)
+        except ApiRefused as refused:
+            logger.warning("the API server refused what a pass needs: %s", refused, extra=extra)
+        except Exception:
+            logger.exception("a pass failed", extra=extra)
+        else:
+            self._health.passed()
+            return next_in, True
         self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False

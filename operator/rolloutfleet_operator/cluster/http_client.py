@@ -12,6 +12,8 @@ from rolloutfleet.http_failures import failure_in_words
 LARGEST: Final = 4 * 2**20
 """Bytes of an answer; figures are some kilobytes."""
 CONNECTIONS: Final = 200
+CONNECT: Final = 1.0
+"""Seconds for a connection: within a cluster one takes milliseconds."""
 IDLE: Final = 30.0
 """Seconds after which a connection that nobody uses is closed."""
 
@@ -60,7 +62,7 @@ class HttpClient:
     ) -> Answer:
         """`timeout`: seconds for all of it."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        within = aiohttp.ClientTimeout(total=timeout)
+        within = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT)
         try:
             async with self._session.request(
                 method, url, headers=headers, json=json, params=params, timeout=within, allow_redirects=False

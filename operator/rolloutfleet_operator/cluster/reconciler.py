@@ -7,7 +7,7 @@ and any number of times. What is kept between passes (samples of memory, what ou
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -119,9 +119,12 @@ class PassResult:
 class Reconciler:
     """Passes over one fleet, one at a time."""
 
-    def __init__(self, shared: Shared, namespace: str, name: str, *, check: Callable[[], None]) -> None:
-        """`check` raises where this operator may not act any more: each act that disturbs is made after one."""
-        self._shared, self._check = shared, check
+    def __init__(
+        self, shared: Shared, namespace: str, name: str, *, turns: asyncio.Semaphore, check: Callable[[], None]
+    ) -> None:
+        """A pass takes one of the `turns`, but for while it waits for proxies and gateways to answer. `check` raises
+        where this operator may not act any more: each act that disturbs is made after one."""
+        self._shared, self._turns, self._check = shared, turns, check
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
@@ -130,6 +133,7 @@ class Reconciler:
         self._problems: tuple[Problem, ...] = ()
         self._refused: dict[str, RefusedTemplate] = {}
         self._again_at: float | None = None
+        self._began = 0.0
         self._audit: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
         self._touched: Set[str] = frozenset()
@@ -151,8 +155,10 @@ class Reconciler:
         as the last pass found them, for as long as `RELIST`; but all are read before a proxy is disturbed. Raises
         ApiUnreachable, and ApiRefused where the fleet can't even be read; what else it raises stands in the status.
         """
+        self._began = self._now()
         try:
-            return await self._reconcile(changed)
+            async with self._turns:
+                return await self._reconcile(changed)
         except (ApiUnreachable, LeaseLost):
             raise
         except ApiRefused as refused:
@@ -218,9 +224,10 @@ class Reconciler:
         endpoints = _endpoints(objects, keys, control, engine_key)
         wanted = self._wanted(fleet, objects)
         problems = (*wanted.problems, *keys.problems, *control.problems, *engine_key.problems)
-        if not polled:
-            await self._poll(fleet, objects, endpoints)
-        lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
+        async with self._others_turn():
+            if not polled:
+                await self._poll(fleet, objects, endpoints)
+            lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
         control_key = None if control.key is None else content_hash(control.key)
         observed = self._observe(body, fleet, objects, wanted, control_key)
         gateway = replace(observed.gateway, lists=lists)
@@ -243,6 +250,15 @@ class Reconciler:
             return PassResult(next_in=REQUEUE_SOON, touched=touched, body=written)
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
+    @contextlib.asynccontextmanager
+    async def _others_turn(self) -> AsyncIterator[None]:
+        """Another fleet's pass may go on until the block ends."""
+        self._turns.release()
+        try:
+            yield
+        finally:
+            await self._turns.acquire()
+
     def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""
         slots, now = self._shared.slots, self._now()
@@ -258,9 +274,9 @@ class Reconciler:
 
     def _interval(self, spec: FleetSpec, requeue_at: float | None) -> float:
         """Memory is sampled while there are proxies; what was decided, or fought over, may be due before."""
-        now = self._now()
-        due = [at - now for at in (requeue_at, self._again_at) if at is not None]
-        return max(REQUEUE_SOON, min([RESYNC if spec.suspend else spec.memory.interval, *due]))
+        sampled_at = self._began + (RESYNC if spec.suspend else spec.memory.interval)
+        due = [at for at in (sampled_at, requeue_at, self._again_at) if at is not None]
+        return max(REQUEUE_SOON, min(due) - self._now())
 
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
         if new == reading.status_of(body):

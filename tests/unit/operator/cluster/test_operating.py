@@ -1,9 +1,11 @@
 """An operator's handling of fleets, edits and refusals, at an API server in memory."""
 
 import asyncio
+import contextlib
 import copy
 import json
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,12 +15,14 @@ from tests.unit.operator.cluster.operating import FleetThere, operating
 from tests.waiting import comes_true
 
 from rolloutfleet.spec import KIND
+from rolloutfleet_operator.cluster import fleets as operators_fleets
 from rolloutfleet_operator.cluster import other_operators
 from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
+from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.policy.reasons import Metric
@@ -453,3 +457,30 @@ async def test_a_pass_that_ends_in_an_error_is_said_of_its_fleet_and_the_others_
         broken.clear()
         await comes_true(lambda: fleet.children() >= CHILDREN)
         await comes_true(lambda: fleet.problems() == {} and fleet.condition().get("reason") != "PassFailed")
+
+
+async def test_fleets_whose_proxies_are_silent_keep_no_other_from_its_looks(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is looked at as often as its memory is to be sampled, and not after all those that wait for an answer."""
+    monkeypatch.setattr(operators_fleets, "MAX_CONCURRENT_PASSES", 2)
+    fleets = [FleetThere(server, f"fleet-{number}") for number in range(6)]
+    looked: dict[str, list[float]] = {}
+
+    async def silent(_client: ProxyClient, url: str, _key: str, **_: Any) -> None:
+        looked.setdefault(url, []).append(now())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 2 * POLL_TIMEOUT)
+
+    monkeypatch.setattr(ProxyClient, "stats", silent)
+    for each in fleets:
+        each.apply(memory={"interval": "15s"})
+    async with operating(server):
+        await comes_true(lambda: len(server.of_kind("Pod")) == len(fleets))
+        for number, pod in enumerate(server.of_kind("Pod")):
+            server.put({**pod, "status": {"phase": "Running", "podIP": f"10.0.0.{number}"}})
+        await comes_true(lambda: len(looked) == len(fleets))
+        looked.clear()
+        await comes_true(lambda: sum(len(times) > 3 for times in looked.values()) == len(fleets), seconds=A_LOOK)
+    between = [later - time for times in looked.values() for time, later in pairwise(times)]
+    assert max(between) <= 16
