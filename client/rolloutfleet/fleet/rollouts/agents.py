@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from rolloutfleet.fleet.rollouts import launcher
 from rolloutfleet.fleet.sessions import Handle
+from rolloutfleet.fleet.whereabouts import KEY_FILE_VARIABLE
 from rolloutfleet.programs import Program
 
 KEPT_OUTPUT: Final = 4096
@@ -38,7 +39,8 @@ class NotStarted(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An agent that is a program. It takes its session from its environment (`Session.environ`).
+    """An agent that is a program. It takes its session from its environment (`Session.environ`), which is otherwise that
+    of the trainer, without the admin key's file.
 
     `line` is a list of arguments, in which `{task}`, or `{NAME}` for a field of a task that is a dict, stand for the
     task; or a line for `sh`. In either case ROLLOUTFLEET_TASK has the task, as it is if it is a text, else as JSON.
@@ -64,7 +66,7 @@ class Command:
         arguments = self.arguments(task)
         with tempfile.TemporaryDirectory(prefix="rolloutfleet-agent-", ignore_cleanup_errors=True) as home:
             environment = {
-                **os.environ,
+                **{name: value for name, value in os.environ.items() if name != KEY_FILE_VARIABLE},
                 **session.environ(for_=self.for_, model=self.model, home=Path(home)),
                 TASK_VARIABLE: _text(task),
                 **self.env,
