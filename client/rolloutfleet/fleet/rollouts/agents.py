@@ -39,8 +39,8 @@ class NotStarted(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An agent that is a program. It takes its session from its environment (`Session.environ`), which is otherwise that
-    of the trainer, without the admin key's file.
+    """An agent that is a program. It takes its session from its environment (`Session.environ`); the rest of that is
+    the trainer's, without the admin key's file.
 
     `line` is a list of arguments, in which `{task}`, or `{NAME}` for a field of a task that is a dict, stand for the
     task; or a line for `sh`. In either case ROLLOUTFLEET_TASK has the task, as it is if it is a text, else as JSON.

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from rolloutfleet.fleet.trajectories import Row, Trajectory, sum_given
-from rolloutfleet.wire import CloseSession, Outcome
+from rolloutfleet.wire import CloseSession, Outcome, SessionStatus
 
 ABANDONED: Final = CloseSession(outcome="aborted", reason="the rollout was ended")
 
@@ -31,8 +31,8 @@ class Episode:
     """The value that the agent returned."""
     seconds: float = 0.0
     """Of the last attempt."""
-    given: float | None = None
-    """The reward that the fleet has been told, where nothing is exported."""
+    status: SessionStatus | None = None
+    """The status of its session, of an evaluation: of that nothing is exported."""
     trajectories: tuple[Trajectory, ...] = ()
     """Its export, leased; none before its group has ended, and none of an evaluation."""
 
@@ -62,17 +62,17 @@ class Episode:
     def reward(self) -> float | None:
         """The sum of its turns' rewards; None where none was given."""
         found = sum_given(each.reward for each in self.trajectories)
-        return self.given if found is None else found
+        return found if self.status is None else self.status.reward
 
     @property
     def turns(self) -> int:
-        """The number of turns in its trajectories."""
-        return sum(len(each.turns) for each in self.trajectories)
+        """The number of turns in its trajectories, or of an evaluation's session."""
+        return sum(len(each.turns) for each in self.trajectories) if self.status is None else self.status.turns
 
     @property
     def tokens(self) -> int:
-        """The tokens of its rows, prompts and context included."""
-        return sum(each.tokens for each in self.trajectories)
+        """The tokens of its rows, prompts and context included; of an evaluation, those of its session's turns."""
+        return sum(each.tokens for each in self.trajectories) if self.status is None else self.status.tokens
 
     @property
     def versions(self) -> tuple[int, int] | None:

@@ -309,7 +309,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             statuses = await self._fleet.statuses(episode.session_id for episode in group)
             for episode in group:
                 status = statuses[episode.session_id]
-                episode.given = None if isinstance(status, FleetError) else status.reward
+                episode.status = None if isinstance(status, FleetError) else status
         self._ready[group.place] = group
 
     def _export(self, group_id: str) -> AsyncExport:

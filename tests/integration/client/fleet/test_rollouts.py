@@ -336,7 +336,9 @@ def test_an_evaluation_is_greedy_rewarded_and_never_exported(fleet: Fleet) -> No
         groups = list(episodes)
         figures = episodes.metrics()
     assert [group.rewards for group in groups] == [[0.0, 0.0], [1.0, 1.0]]
-    assert (figures["pass@1"], figures["reward"]) == (0.5, 0.5)
+    assert (figures["pass@1"], figures["reward"], figures["turns"]) == (0.5, 0.5, 1.0)
+    statuses = [fleet.status(episode.session) for group in groups for episode in group]
+    assert figures["tokens"] == sum(status.tokens for status in statuses) / 4 > 0
     assert [group.trajectories for group in groups] == [[], []]
     (turn,) = fleet.turns(groups[1].episodes[0].session)
     assert turn.sampling is not None and turn.sampling.temperature == 0.0
@@ -366,7 +368,10 @@ async def test_asyncio_runs_agents_of_both_kinds(where: Whereabouts) -> None:
             assert {episode.versions for group in groups for episode in group} == {(1, 1)}
 
 
-def test_a_command_finds_its_session_and_task_and_says_why_it_failed(fleet: Fleet, tmp_path: Any) -> None:
+def test_a_command_finds_its_session_and_task_but_no_admin_key_and_says_why_it_failed(
+    fleet: Fleet, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLOUTFLEET_ADMIN_KEY_FILE", "admin.key")
     script = tmp_path / "agent.py"
     script.write_text(
         "import json, os, sys, urllib.request\n"
@@ -376,6 +381,7 @@ def test_a_command_finds_its_session_and_task_and_says_why_it_failed(fleet: Flee
         "    {'authorization': 'Bearer ' + os.environ['OPENAI_API_KEY'], 'content-type': 'application/json'})\n"
         "json.load(urllib.request.urlopen(request))\n"
         "assert json.loads(os.environ['ROLLOUTFLEET_TASK'])['id'] == sys.argv[1]\n"
+        "assert 'ROLLOUTFLEET_ADMIN_KEY_FILE' not in os.environ\n"
         "sys.exit('out of luck' if sys.argv[1] == 'task-1' else 0)\n"
     )
     command = Command([sys.executable, str(script), "{id}"])

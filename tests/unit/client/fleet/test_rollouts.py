@@ -15,11 +15,15 @@ from tests.waiting import PATIENCE
 from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
-from rolloutfleet.wire import CloseSession
+from rolloutfleet.wire import CloseSession, SessionStatus
 
 
 def group(*rewards: float | None, **options: Any) -> EpisodeGroup:
-    episodes = [Episode(task="a", session=None, given=reward, ending=CloseSession(), **options) for reward in rewards]
+    statuses = [
+        SessionStatus(session_id="s0-1", group_id="g0-1", state="closed", created_at=0.0, reward=reward)
+        for reward in rewards
+    ]
+    episodes = [Episode(task="a", session=None, status=status, ending=CloseSession(), **options) for status in statuses]
     return EpisodeGroup(place=0, group_id="g0-1", task="a", episodes=episodes)
 
 
