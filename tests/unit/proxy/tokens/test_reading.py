@@ -272,6 +272,20 @@ def is_own(model: ChatFormat, syntax: Syntax, text: str) -> bool:
     return not text.strip()
 
 
+@pytest.mark.parametrize(("name", "reasoning"), [("glm-4.5", None), ("glm-5.1", None), ("qwen3", "So.")])
+def test_marks_of_thoughts_are_text_where_the_format_has_none_unasked(
+    models: Path, name: str, reasoning: str | None
+) -> None:
+    """And the template is told that the model doesn't think."""
+    model = chat_format(name, models)
+    args = TemplateArgs(kwargs={"enable_thinking": False})
+    prompt = model.prompt(PROMPTS["first"], args, []).ids
+    text = "<think>So.</think>Hello." if name.startswith("glm") else "<think>So.</think>\n\nHello."
+    message = model.reader(prompt, args, seed=b"turn").read(model.vocabulary.encode(text)).message
+    assert message.get("reasoning_content") == reasoning
+    assert message["content"] == (text if reasoning is None else "Hello.")
+
+
 @pytest.mark.parametrize("opened", ["<|content_thinking|>", "<|message_model|><|content_thinking|>"])
 @pytest.mark.parametrize("thought", ["", "Or n"])
 @pytest.mark.parametrize("ended", ["", "<|content_model_end_sampling|>"])
