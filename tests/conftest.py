@@ -25,10 +25,10 @@ STARTED = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Let gpt-oss find its vocabulary.
 
-    And let no example of hypothesis fail by how long it takes, which depends on what else the machine does. CI looks at
-    twice as many as whoever waits for `make test`. All else is as in the profile in force: in CI, hypothesis' for CI.
+    And let no example of hypothesis fail by how long it takes, which depends on what else the machine does. All else is
+    as in the profile in force: in CI, hypothesis' for CI, which looks at the same examples each time.
     """
-    settings.register_profile("tests", deadline=None, max_examples=100 if os.environ.get("CI") else 50)
+    settings.register_profile("tests", deadline=None, max_examples=50)
     settings.load_profile("tests")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As of a job that a shell runs in the background: commands that tests start would never hear of Ctrl-C.

@@ -23,8 +23,7 @@ def test_the_unit_tests_of_the_client_pass_on_the_lowest_versions(tmp_path: Path
     uv("pip", "sync", "--python", python, chosen)
     uv("pip", "install", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ".")
 
-    # Fewer examples of hypothesis than in CI: `make test` has looked at them all.
-    inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # typer calls what later versions of click deprecate.
     options = ("-q", "-n", "2", "--dist", "loadfile", "-W", "ignore::DeprecationWarning:typer")
     tests = subprocess.run(
