@@ -89,7 +89,8 @@ def test_an_operator_that_is_killed_at_a_step_restarts_each_proxy_exactly_once(
     before, uids = {pod: len(fleet.boots(pod)) for pod in fleet.proxies()}, fleet.uids()
     namespace("set", "env", OPERATOR, f"{VARIABLE}={place}@{STANDS}")
     namespace("rollout", "status", OPERATOR, "--timeout=240s", seconds=250)
-    killed = namespace.get("pods", OPERATORS)["items"][-1]["metadata"]["name"]
+    operators = [pod["metadata"] for pod in namespace.get("pods", OPERATORS)["items"]]
+    (killed,) = [each["name"] for each in operators if "deletionTimestamp" not in each]
 
     with fleet.traffic(retries=PATIENT) as traffic:
         fleet.patch(edit)
