@@ -111,12 +111,12 @@ CALLS = {
     "an engine that is overloaded": Asked(BODY, 429, "engine_overloaded", fault={"kind": "error_429"}),
     "no evidence": Asked(BODY, 502, "evidence_refused", fault={"kind": "nan"}),
     "a silent engine": Asked(BODY, 504, "engine_timeout", fault={"kind": "never"}),
-    # So long that its end is not made yet when the stream is cut, however busy the machine is.
+    # Cut 1.5 s after its first text has gone to the caller, and long before its end is made.
     "a stream that the engine breaks off": Asked(
         {**BODY, "stream": True, "max_tokens": 1500, "ignore_eos": True},
         200,
         "engine_error",
-        fault={"kind": "abort_with_status", "after_tokens": 10},
+        fault={"kind": "abort_with_status", "after_tokens": 300},
     ),
 }
 
