@@ -73,8 +73,6 @@ class Prompt:
     """Index of the candidate whose prompt and output the ids begin with."""
     checked: int
     """Comparisons made with a candidate's tokens."""
-    bridged: bool
-    """Whether the parent's tokens were extended, not rendered again."""
     special_tokens_in_text: int
     """Spellings of control tokens that are text in it (`control_tokens`), in what the request adds to its parent."""
 
@@ -161,14 +159,14 @@ class ChatFormat:
                 break
             if extended := self._extended(messages, args, candidate, render):
                 ids, in_text = extended
-                return Prompt(ids, index, checked=1, bridged=True, special_tokens_in_text=in_text)
+                return Prompt(ids, index, checked=1, special_tokens_in_text=in_text)
 
         whole, marked = self._whole(messages, args, render)
         priors = (_joined(*candidate.load()) for candidate in candidates)
         parent = next((index for index, ids in enumerate(priors) if whole[: len(ids)] == ids), None)
         checked = len(candidates) if parent is None else parent + 1
         in_text = marked.count(0 if parent is None else candidates[parent].length)
-        return Prompt(whole, parent, checked=checked, bridged=False, special_tokens_in_text=in_text)
+        return Prompt(whole, parent, checked=checked, special_tokens_in_text=in_text)
 
     def _whole(self, messages: Sequence[Message], args: TemplateArgs, render: Render) -> tuple[array[int], Marked]:
         """The whole conversation as it is written. Raises Unrenderable, which names what can't be, or is dropped."""

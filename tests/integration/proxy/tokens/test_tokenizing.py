@@ -51,9 +51,9 @@ async def test_a_long_render_is_made_elsewhere(tokenizing: Tokenizing, direct: C
     parent = Candidate(2, lambda: (prompt.ids, output))
     history = [*messages, {"role": "assistant", "content": "Yes."}]
     short = await tokenizing.prompt([*history, user("More?")], NO_ARGS, [parent])
-    assert short.bridged
+    assert short.parent == 0
     long = await tokenizing.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
-    assert long.bridged
+    assert long.parent == 0
     assert long == direct.prompt([*history, user(LONG_TEXT)], NO_ARGS, [parent])
     assert tokenizing._helper.pid == pid
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.chat_formats import load
+from tests.chat_formats import extending, load
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, tokenizer_of, write_model
 from tests.unit.proxy.tokens.models.measuring import ASKED, _calls, _results, _said, replies
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
@@ -126,9 +126,9 @@ def test_extensions_and_whole_renders_agree(name: str, models: Path) -> None:
     known = Candidate(len(ASKED) + 1, lambda: (first, made.final))
     mark = list(added(model))[-1]
     text = f"I read {mark} and then {mark}."
-    extended = model.prompt([*ASKED, answer, user(text)], made.args, [known])
+    extended = model.prompt([*ASKED, answer, user(text)], made.args, [known], render=extending(model))
     harmless = model.prompt([*ASKED, answer, user(PLAIN)], made.args, [known])
-    assert extended.parent == 0 and extended.bridged and extended.special_tokens_in_text == 2
+    assert extended.parent == 0 and extended.special_tokens_in_text == 2
     assert marks(model, extended.ids) == marks(model, harmless.ids)
     whole = [model.prompt([*ASKED, answer, user(said)], made.args, []).ids for said in (text, PLAIN)]
     assert (extended.ids == whole[0]) is (harmless.ids == whole[1])
@@ -180,8 +180,8 @@ def test_counts_are_of_what_a_request_adds(models: Path) -> None:
     assert root.special_tokens_in_text == 2 + tools
     known = Candidate(3, lambda: (root.ids, model.vocabulary.encode("Yes.<|im_end|>", add_special_tokens=False)))
     said: list[Message] = [*messages[:2], {"role": "assistant", "content": "Yes."}, user("<think> <think>")]
-    child = model.prompt(said, args, [known])
-    assert (child.parent, child.bridged, child.special_tokens_in_text) == (0, True, 2)
+    child = model.prompt(said, args, [known], render=extending(model))
+    assert (child.parent, child.special_tokens_in_text) == (0, 2)
 
 
 class TestTheModelsOwnTemplate:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.chat_formats import load
+from tests.chat_formats import extending, load
 from tests.unit.proxy.tokens.models.families import FAMILIES, chat_format, deepseek, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
@@ -66,8 +66,8 @@ def test_a_turn_is_extended_by_what_is_written_behind_it(models: Path, name: str
     text = f"{'Hm.</think>' if opened else ''}So.{made}"
     output = model.vocabulary.encode(text, add_special_tokens=False)
     messages = [USER, {"role": "assistant", "content": "So.", "tool_calls": CALLS}, *RESULTS]
-    extended = model.prompt(messages, ARGS, [Candidate(2, lambda: (prompt, output))])
-    assert extended.bridged and extended.ids[: len(prompt) + len(output)].tolist() == [*prompt, *output]
+    extended = model.prompt(messages, ARGS, [Candidate(2, lambda: (prompt, output))], render=extending(model))
+    assert extended.ids[: len(prompt) + len(output)].tolist() == [*prompt, *output]
     assert model.vocabulary.decode(extended.ids[len(prompt) + len(output) :]) == f"{OUTPUTS}{opened}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,6 +59,8 @@ class Session:
     kwargs: dict[str, Any] | None = None
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    renders: list[str] = field(default_factory=list)
+    """How the last prompt was made."""
 
     def candidates(self) -> list[Candidate]:
         return [
@@ -67,7 +70,13 @@ class Session:
 
     def ask(self, *new: Message) -> Prompt:
         self.messages += new
-        return self.model.prompt(self.messages, TemplateArgs(TOOLS, self.kwargs), self.candidates())
+        self.renders.clear()
+        args = TemplateArgs(TOOLS, self.kwargs)
+        return self.model.prompt(self.messages, args, self.candidates(), render=self._rendered)
+
+    def _rendered(self, ask: Ask) -> array[int] | None:
+        self.renders.append("whole" if ask.turn is None else "extension")
+        return self.model.rendered(ask)
 
     def answer(self, prompt: Prompt, output: Sequence[int], *, keep_reasoning: bool = True) -> Message:
         number = len(self.turns).to_bytes(4, "big")
@@ -117,7 +126,7 @@ def test_a_follow_up_begins_with_its_parents_tokens(models: Path, name: str, see
     for turn in range(8):
         prompt = session.ask(*news)
         if session.turns:
-            assert (prompt.parent, prompt.branch_reason, prompt.bridged) == (0, None, True)
+            assert (prompt.parent, prompt.branch_reason, session.renders) == (0, None, ["extension"])
             assert prompt.checked == 1
             assert prompt.ids[: len(session.turns[-1].ids)].tolist() == session.turns[-1].ids
             assert len(prompt.ids) > len(session.turns[-1].ids)
@@ -142,8 +151,7 @@ def test_a_bridge_writes_what_a_full_render_writes(models: Path, name: str) -> N
     session.answer(prompt, model.vocabulary.encode(plain, add_special_tokens=False))
     extended = session.ask(user("More?"))
     anew = model.prompt(session.messages, TemplateArgs(TOOLS, kwargs), [])
-    assert extended.bridged
-    assert not anew.bridged
+    assert session.renders == ["extension"]
     assert model.vocabulary.decode(extended.ids) == model.vocabulary.decode(anew.ids)
 
 
@@ -171,7 +179,7 @@ def test_a_truncated_parent_is_closed(models: Path, name: str, cut: str) -> None
     if cut == "tool call":
         assert "tool_calls" not in message
     second = session.ask(user("Go on."))
-    assert (second.parent, second.bridged) == (0, True)
+    assert (second.parent, session.renders) == (0, ["extension"])
     assert second.ids[: len(first.ids) + len(output)].tolist() == [*first.ids, *output]
     # The close is made here, after the output: what is sampled stays exactly what was sampled.
     closing = second.ids[len(first.ids) + len(output) :]
@@ -189,7 +197,7 @@ def test_a_stop_token_in_the_middle_of_the_output_is_kept(models: Path, name: st
     output = [*hello, model.stop_token_ids[0], *hello]
     session.answer(first, output)
     second = session.ask(user("Go on."))
-    assert (second.parent, second.bridged) == (0, True)
+    assert (second.parent, session.renders) == (0, ["extension"])
     assert second.ids[: len(first.ids) + len(output)].tolist() == [*first.ids, *output]
 
 
@@ -247,7 +255,7 @@ class TestBranches:
         session.answer(first, model.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False))
         own: list[Message] = [{"role": "assistant", "content": "I forgot:"}, user("More?")]
         prompt = session.ask(*own)
-        assert (prompt.parent, prompt.bridged, prompt.branch_reason) == (0, False, None)
+        assert (prompt.parent, session.renders, prompt.branch_reason) == (0, ["whole"], None)
         assert prompt.checked == 1
 
     def test_the_same_text_in_other_tokens_is_a_branch(self) -> None:
@@ -472,7 +480,8 @@ class TestTheModelsOwnTemplate:
         for text in (" fine \n", "So.<tool_call>" + body + "</tool_call>", "done"):
             message = session.answer(prompt, model.vocabulary.encode(text + "<|im_end|>", add_special_tokens=False))
             prompt = session.ask(*(results(message) or [user("more?")]))
-            assert (prompt.parent, prompt.bridged, prompt.branch_reason) == (0, False, None)
+            assert (prompt.parent, prompt.branch_reason) == (0, None)
+            assert session.renders[:2] == ["extension", "whole"]
 
     def test_its_texts_are_encoded_once(self, model: ChatFormat) -> None:
         messages = [{"role": "system", "content": "Be brief. " * 500}, user("Hello?")]

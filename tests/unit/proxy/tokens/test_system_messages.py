@@ -62,11 +62,12 @@ def test_a_bridge_writes_later_ones_as_a_full_render_does(models: Path, name: st
         end = [model.stop_token_ids[0]]
         output = model.vocabulary.encode("Fine.", add_special_tokens=False) + end
         messages = [*first, {"role": "assistant", "content": "Fine."}, *news]
-        bridged = model.prompt(messages, NO_ARGS, [Candidate(3, lambda prompt=prompt, output=output: (prompt, output))])  # type: ignore[misc]
-        in_order(model.vocabulary.decode(bridged.ids[len(prompt) :] if bridged.parent == 0 else bridged.ids), news)
+        child = model.prompt(messages, NO_ARGS, [Candidate(3, lambda prompt=prompt, output=output: (prompt, output))])  # type: ignore[misc]
+        is_child = child.parent == 0
+        in_order(model.vocabulary.decode(child.ids[len(prompt) :] if is_child else child.ids), news)
         whole = written(model, messages)
-        if bridged.bridged:
-            tail = model.vocabulary.decode(bridged.ids[len(prompt) + len(output) :])
+        if is_child:
+            tail = model.vocabulary.decode(child.ids[len(prompt) + len(output) :])
             assert whole.endswith(tail.lstrip("\n")), (whole, tail)
 
 
