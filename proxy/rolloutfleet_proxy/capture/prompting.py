@@ -178,7 +178,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
             found = await self.reader.run(
                 partial(load_branch_reason, session=session.id, others=others, asked=following)
             )
-        if found is None and prompt.branch_reason is not None:
+        if found is None and prompt.checked and prompt.parent != 0:
             return BranchReason(start - 1, TOKENS)
         return found
 

@@ -38,9 +38,6 @@ from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
 log = logging.getLogger(__name__)
 
-TOKENS_DIFFER = "tokens_differ"
-"""Why a turn starts a branch though its messages continue an earlier turn: its rendered tokens don't."""
-
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """What the APIs of OpenAI and Anthropic call degrees of reasoning."""
 _KEPT_RENDERERS = 16
@@ -75,11 +72,6 @@ class Prompt:
     """Comparisons made with a candidate's tokens."""
     special_tokens_in_text: int
     """Spellings of control tokens that are text in it (`control_tokens`), in what the request adds to its parent."""
-
-    @property
-    def branch_reason(self) -> str | None:
-        """Why the deepest candidate isn't the parent; None where it is, or where there was none."""
-        return None if self.parent == 0 or not self.checked else TOKENS_DIFFER
 
 
 class Ask(msgspec.Struct, omit_defaults=True):

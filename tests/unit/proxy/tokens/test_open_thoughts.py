@@ -38,7 +38,7 @@ def added(model: ChatFormat, args: TemplateArgs, output: list[int], new: list[Me
     child = model.prompt([*ASKED, message, *new], args, [parent])
     if child.parent is None:
         return None
-    assert (child.parent, child.branch_reason) == (0, None)
+    assert child.parent == 0
     assert child.ids[: len(prompt) + len(reply)] == prompt + reply
     return child.ids[len(prompt) + len(reply) :].tolist()
 

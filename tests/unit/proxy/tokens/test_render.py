@@ -19,7 +19,7 @@ from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import TOKENS_DIFFER, Ask, Candidate, ChatFormat, Prompt
+from rolloutfleet_proxy.tokens.render import Ask, Candidate, ChatFormat, Prompt
 from rolloutfleet_proxy.tokens.vocabulary import unpacked
 
 TOOLS = [
@@ -126,7 +126,7 @@ def test_a_follow_up_begins_with_its_parents_tokens(models: Path, name: str, see
     for turn in range(8):
         prompt = session.ask(*news)
         if session.turns:
-            assert (prompt.parent, prompt.branch_reason, session.renders) == (0, None, ["extension"])
+            assert (prompt.parent, session.renders) == (0, ["extension"])
             assert prompt.checked == 1
             assert prompt.ids[: len(session.turns[-1].ids)].tolist() == session.turns[-1].ids
             assert len(prompt.ids) > len(session.turns[-1].ids)
@@ -255,8 +255,7 @@ class TestBranches:
         session.answer(first, model.vocabulary.encode("Fine.<|im_end|>", add_special_tokens=False))
         own: list[Message] = [{"role": "assistant", "content": "I forgot:"}, user("More?")]
         prompt = session.ask(*own)
-        assert (prompt.parent, session.renders, prompt.branch_reason) == (0, ["whole"], None)
-        assert prompt.checked == 1
+        assert (prompt.parent, prompt.checked, session.renders) == (0, 1, ["whole"])
 
     def test_the_same_text_in_other_tokens_is_a_branch(self) -> None:
         model = shipped()
@@ -267,8 +266,7 @@ class TestBranches:
         session.answer(first, [*letters, *end])
         assert session.messages[-1]["content"] == "Fine."
         prompt = session.ask({"role": "assistant", "content": "I forgot:"}, user("More?"))
-        assert (prompt.parent, prompt.branch_reason) == (None, TOKENS_DIFFER)
-        assert prompt.checked == 1
+        assert (prompt.parent, prompt.checked) == (None, 1)
 
     def test_a_shallower_turn_may_still_be_the_parent(self) -> None:
         model = shipped()
@@ -279,12 +277,11 @@ class TestBranches:
         letters = [model.vocabulary.encode(letter, add_special_tokens=False)[0] for letter in "Good."]
         session.answer(second, [*letters, *model.vocabulary.encode("<|im_end|>", add_special_tokens=False)])
         prompt = session.ask({"role": "assistant", "content": "I forgot:"}, user("Even more?"))
-        assert (prompt.parent, prompt.branch_reason) == (1, TOKENS_DIFFER)
-        assert prompt.checked == 2
+        assert (prompt.parent, prompt.checked) == (1, 2)
 
     def test_without_candidates_there_is_nothing_to_check(self) -> None:
         prompt = shipped().prompt([user("Hello?")], NO_ARGS, [])
-        assert (prompt.parent, prompt.branch_reason, prompt.checked) == (None, None, 0)
+        assert (prompt.parent, prompt.checked) == (None, 0)
 
     def test_by_the_template_a_new_question_branches_where_reasoning_goes(self) -> None:
         model = load(model_path(), thinking_retention="template")
@@ -293,7 +290,7 @@ class TestBranches:
         text = "<think>\nhm\n</think>\n\nFine.<|im_end|>"
         session.answer(first, model.vocabulary.encode(text, add_special_tokens=False))
         prompt = session.ask(user("More?"))
-        assert (prompt.parent, prompt.branch_reason) == (None, TOKENS_DIFFER)
+        assert (prompt.parent, prompt.checked) == (None, 1)
         assert "hm" not in model.vocabulary.decode(prompt.ids)
 
 
@@ -480,8 +477,7 @@ class TestTheModelsOwnTemplate:
         for text in (" fine \n", "So.<tool_call>" + body + "</tool_call>", "done"):
             message = session.answer(prompt, model.vocabulary.encode(text + "<|im_end|>", add_special_tokens=False))
             prompt = session.ask(*(results(message) or [user("more?")]))
-            assert (prompt.parent, prompt.branch_reason) == (0, None)
-            assert session.renders[:2] == ["extension", "whole"]
+            assert prompt.parent == 0 and session.renders[:2] == ["extension", "whole"]
 
     def test_its_texts_are_encoded_once(self, model: ChatFormat) -> None:
         messages = [{"role": "system", "content": "Be brief. " * 500}, user("Hello?")]
