@@ -6,6 +6,8 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.render import Ask, ChatFormat, Render
 
@@ -13,6 +15,12 @@ from rolloutfleet_proxy.tokens.render import Ask, ChatFormat, Render
 def load(source: str | Path, *, token: str | None = None, **settings: Any) -> ChatFormat:
     """The chat format of a model directory. `settings` are those of `ModelSource`. Raises ModelUnreadable."""
     return ModelSource(str(source), **settings).load(token=token)
+
+
+def helped_from(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has conversations of more letters rendered in the helper process."""
+    for limit in ("LONG_CHARACTERS", "LONG_CHARACTERS_QUICKLY"):
+        monkeypatch.setattr(f"rolloutfleet_proxy.tokens.tokenizing.{limit}", length)
 
 
 def extending(model: ChatFormat) -> Render:

@@ -39,14 +39,10 @@ _SHORT_CHARACTERS = 16_000
 class Tokenizing:
     """`ChatFormat` for an event loop. `close` it."""
 
-    def __init__(self, chat_format: ChatFormat, source: ModelSource, *, long_characters: int | None = None) -> None:
-        """`long_characters` is given to have shorter texts rendered in the helper process."""
+    def __init__(self, chat_format: ChatFormat, source: ModelSource) -> None:
         self.chat_format = chat_format
         self._near = _Worker("tokenizer")
         self._far = _Worker("long renders")
-        long = long_characters or LONG_CHARACTERS
-        self._long = (long, long_characters or LONG_CHARACTERS_QUICKLY)
-        self._short = min(_SHORT_CHARACTERS, long)
         self._helper = RenderProcess(source)
 
     @property
@@ -69,7 +65,7 @@ class Tokenizing:
         """
         if self.chat_format.vocabulary.encodes_quickly() and not self._near.unfinished:
             begun()
-            limits = iter((self._short,))  # of one render: nothing is short enough for another
+            limits = iter((_SHORT_CHARACTERS,))  # of one render: nothing is short enough for another
 
             def once(ask: Ask) -> array[int] | None:
                 limit = next(limits, -1)
@@ -85,7 +81,8 @@ class Tokenizing:
             return self.chat_format.prompt(messages, args, candidates, render=render)
 
         try:
-            return await self._near.run(partial(make, partial(self._render_here, *self._long)))
+            here = partial(self._render_here, LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY)
+            return await self._near.run(partial(make, here))
         except _TooLong:
             return await self._far.run(partial(make, self._helper.rendered))
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.chat_formats import helped_from
 from tests.unit.proxy.tokens.models.families import shipped
 from tests.waiting import comes_true
 
@@ -28,9 +29,14 @@ def direct() -> ChatFormat:
     return shipped()
 
 
+@pytest.fixture(autouse=True)
+def help_of_short_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    helped_from(LONG, monkeypatch)
+
+
 @pytest.fixture
 async def tokenizing(direct: ChatFormat) -> AsyncIterator[Tokenizing]:
-    made = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
+    made = Tokenizing(direct, ModelSource(str(model_path())))
     yield made
     await made.close()
 
@@ -70,14 +76,14 @@ async def test_the_helper_is_started_again_when_it_died(tokenizing: Tokenizing, 
 
 
 async def test_a_helper_that_cannot_start_is_an_error(direct: ChatFormat) -> None:
-    tokenizing = Tokenizing(direct, ModelSource("/absent/model"), long_characters=LONG)
+    tokenizing = Tokenizing(direct, ModelSource("/absent/model"))
     with pytest.raises(RenderProcessFailed, match="died"):
         await tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, [])
     await tokenizing.close()
 
 
 async def test_close_ends_helper_and_callers(direct: ChatFormat) -> None:
-    tokenizing = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
+    tokenizing = Tokenizing(direct, ModelSource(str(model_path())))
     waiting = asyncio.create_task(tokenizing.prompt([user(LONG_TEXT)], NO_ARGS, []))
     await comes_true(lambda: tokenizing._helper.pid)
     pid = tokenizing._helper.pid

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.chat_formats import helped_from
 
 from rolloutfleet_engine import model_path
 from rolloutfleet_proxy.domain.messages import NO_ARGS
@@ -22,9 +23,10 @@ LONG_TEXT = "It was warm in Oslo. " * (LONG // 20)
 
 
 @pytest.fixture
-async def tokenizing() -> AsyncIterator[Tokenizing]:
+async def tokenizing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tokenizing]:
+    helped_from(LONG, monkeypatch)
     source = ModelSource(str(model_path()))
-    made = Tokenizing(source.load(), source, long_characters=LONG)
+    made = Tokenizing(source.load(), source)
     yield made
     await made.close()
 

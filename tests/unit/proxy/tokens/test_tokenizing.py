@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.chat_formats import helped_from
 from tests.unit.proxy.tokens.models.families import shipped
 from tests.waiting import PATIENCE
 
@@ -56,7 +57,8 @@ def elsewhere(direct: ChatFormat) -> Elsewhere:
 async def tokenizing(
     direct: ChatFormat, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Tokenizing]:
-    made = Tokenizing(direct, ModelSource(str(model_path())), long_characters=LONG)
+    helped_from(LONG, monkeypatch)
+    made = Tokenizing(direct, ModelSource(str(model_path())))
     monkeypatch.setattr(made, "_helper", elsewhere)
     yield made
     await made.close()
