@@ -44,9 +44,6 @@ LONG_PASSAGE = 250
 # doesn't count, and a mark that was a space until Unicode 6.3.
 _UNLIKE = frozenset("\u017f\u212a\u180e")
 
-Encode = Callable[[str], bytes]
-"""A text -> its ids. No special tokens are added."""
-
 CHARACTERS: Final = 4_000_000
 """What one thread encodes: of base64, that leaves some 20 MB behind; of prose or code, a tenth of it."""
 
@@ -89,20 +86,22 @@ def alike(text: str) -> bool:
     return text.isascii() or _UNLIKE.isdisjoint(text)
 
 
-def _fastokens(tokenizer: Tokenizer) -> EncodingThread:
-    """Raises ImportError where it isn't installed, ValueError where it can't read the tokenizer."""
+def _fastokens(tokenizer: Tokenizer) -> Callable[[str], bytes]:
+    """Text -> ids, without special tokens. Raises ImportError where it isn't installed, ValueError where it can't read
+    the tokenizer."""
     from fastokens import Tokenizer as QuickTokenizer  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     encode = QuickTokenizer.from_json_str(tokenizer.to_str()).encode_batch_flat
     # The one form of its answer that makes no Python number for each token.
-    return EncodingThread(lambda text: encode([text], False)[0])
+    return lambda text: encode([text], False)[0]
 
 
 def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
     """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
     passages = _passages()
     try:
-        quick = _fastokens(tokenizer)
+        encode = _fastokens(tokenizer)
+        quick = EncodingThread(encode)
         found = [array("i", quick(text)) for text in passages]
     except (ImportError, ValueError, EncoderFailed) as error:
         log.info("tokenizers alone is used: %s", error)
@@ -111,8 +110,7 @@ def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
     if found != [array("i", encoding.ids) for encoding in exact]:
         log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
         return None
-    quick.forget()  # Nobody says again what the passages say.
-    return quick
+    return EncodingThread(encode)  # Nobody says again what the passages say, which the first one keeps.
 
 
 def _passages() -> list[str]:
@@ -135,11 +133,10 @@ class EncoderFailed(Exception):
 class EncodingThread:
     """Callable as the encoder is, from any thread; one at a time, but for long texts."""
 
-    def __init__(self, encode: Encode, *, characters: int = CHARACTERS) -> None:
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
         self._encode = encode
-        self._characters = characters
         self._lock = Lock()
-        self._renew()
+        self._thread, self._left = ThreadPoolExecutor(1, "encoder"), CHARACTERS
 
     def __call__(self, text: str) -> bytes:
         """Raises EncoderFailed."""
@@ -149,19 +146,9 @@ class EncodingThread:
         with self._lock:
             if self._left < len(text):
                 self._thread.shutdown(wait=False)
-                self._renew()
+                self._thread, self._left = ThreadPoolExecutor(1, "encoder"), CHARACTERS
             self._left -= len(text)
             return self._asked(self._thread, text)
-
-    def forget(self) -> None:
-        """Give back what the thread has kept; the next text gets another."""
-        with self._lock:
-            self._thread.shutdown(wait=False)
-            self._renew()
-
-    def _renew(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "encoder")
-        self._left = self._characters
 
     def _asked(self, thread: ThreadPoolExecutor, text: str) -> bytes:
         answer = thread.submit(self._encode, text)

@@ -106,7 +106,7 @@ def test_the_ids_are_those_of_tokenizers(name: str) -> None:
 def test_what_they_may_differ_on_is_left_to_tokenizers(text: str) -> None:
     tokenizer = trained("o200k")
     encoding = Encoding(tokenizer)
-    encoding.quick = _fastokens(tokenizer_named("shipped"))  # whatever it says would be wrong
+    encoding.quick = EncodingThread(_fastokens(tokenizer_named("shipped")))  # whatever it says would be wrong
     assert encoding.ids(text).tolist() == tokenizer.encode(text).ids
 
 
@@ -159,7 +159,7 @@ def test_after_a_difference_tokenizers_alone_is_used(times: int) -> None:
     """They are compared every so often: here the quick one has another vocabulary."""
     tokenizer = trained("qwen")
     encoding = Encoding(tokenizer)
-    encoding.quick = _fastokens(tokenizer_named("shipped"))
+    encoding.quick = EncodingThread(_fastokens(tokenizer_named("shipped")))
     texts = [f"It was warm in Oslo, {number} times." for number in range(CHECK_EVERY - 1)]
     texts.append("It was warm in Oslo too." * times)
     answers = [encoding.ids(text).tolist() for text in texts]

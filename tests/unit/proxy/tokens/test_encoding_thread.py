@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.waiting import PATIENCE
 
+from rolloutfleet_proxy.tokens import encoding
 from rolloutfleet_proxy.tokens.encoding import LONG, EncoderFailed, EncodingThread
 
 
@@ -31,9 +32,10 @@ def test_everybody_gets_the_own_answer_from_the_one_thread() -> None:
     assert len(set(encoder.threads)) == 1 and encoder.threads[0] is not threading.current_thread()
 
 
-def test_another_thread_takes_its_place_after_so_many_characters() -> None:
+def test_another_thread_takes_its_place_after_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "CHARACTERS", 100)
     encoder = Encoder()
-    encode = EncodingThread(encoder, characters=100)
+    encode = EncodingThread(encoder)
     for _ in range(10):
         encode("x" * 30)
     first, second, third, fourth = dict.fromkeys(encoder.threads)
@@ -43,22 +45,9 @@ def test_another_thread_takes_its_place_after_so_many_characters() -> None:
     assert [thread.is_alive() for thread in (first, second, third, fourth)] == [False, False, False, True]
 
 
-def test_another_takes_its_place_when_it_is_told_to_forget() -> None:
-    encoder = Encoder()
-    encode = EncodingThread(encoder)
-    encode.forget()
-    for _ in range(2):
-        encode("x")
-        encode.forget()
-    first, second = encoder.threads
-    for thread in (first, second):
-        thread.join(PATIENCE)
-    assert first is not second and not first.is_alive() and not second.is_alive()
-
-
-def test_a_text_longer_than_that_is_encoded_too() -> None:
-    encode = EncodingThread(Encoder(), characters=100)
-    assert encode("x" * 200) == b"x" * 200
+def test_a_text_longer_than_that_is_encoded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "CHARACTERS", 100)
+    assert EncodingThread(Encoder())("x" * 200) == b"x" * 200
 
 
 def test_a_long_text_has_a_thread_to_itself_and_nobody_waits_for_it() -> None:
