@@ -286,9 +286,13 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 }
 
 
-def of_template(parser: str | None) -> Syntax:
-    """That of a model's own template, whose calls are those of the parser that `loading` names."""
-    family = Syntax() if parser is None else SYNTAXES["glm-4.5" if parser == "glm" else parser]
+def of_template(template: str, token_of: Callable[[str], Any]) -> Syntax:
+    """That of a model's own template, with the calls of the format whose marks it writes."""
+    family = Syntax()
+    if _DEEPSEEK_MARKS[0] in template:
+        family = _DEEPSEEK
+    elif _TOOL_CALL[0] in template and token_of(_TOOL_CALL[0]) is not None:
+        family = SYNTAXES["glm-4.5"] if "<arg_key>" in template else _QWEN_XML if "<function=" in template else _HERMES
     text = Syntax(header=_HERMES.header, answers=(), reasoning_strip="", content_strip="")
     return replace(text, marks=family.marks, around=family.around, calls=family.calls)
 

@@ -62,7 +62,7 @@ class ModelSource(Struct, frozen=True):
         retention = {} if self.thinking_retention == "template" else {"thinking_retention": self.thinking_retention}
 
         def chat_format(name: str) -> ChatFormat:
-            options = _template_options(vocabulary) if name == "default" else retention
+            options = {} if name == "default" else retention
             in_text = self.special_tokens_in_text
             return ChatFormat(vocabulary, renderer=name, options=options, special_tokens_in_text=in_text)
 
@@ -110,14 +110,3 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     except (Unrenderable, ValueError) as error:
         log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error.__cause__ or error)
         return None
-
-
-def _template_options(vocabulary: Vocabulary) -> dict[str, Any]:
-    """How to read the replies of a model whose chat template is all that is known of it."""
-    source = vocabulary.chat_template or ""
-    parser = None
-    if "<\uff5ctool\u2581calls\u2581begin\uff5c>" in source:
-        parser = "deepseek-v3"
-    elif "<tool_call>" in source and vocabulary.convert_tokens_to_ids("<tool_call>") is not None:
-        parser = "glm" if "<arg_key>" in source else "qwen3.5" if "<function=" in source else "qwen3"
-    return {"tool_parser": parser, "reasoning_parser": "think" if "<think>" in source else None}

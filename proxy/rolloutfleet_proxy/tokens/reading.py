@@ -39,11 +39,11 @@ class Reply:
 class ReplyFormat:
     """How a chat format's replies are read in one vocabulary."""
 
-    def __init__(self, name: str, vocabulary: Vocabulary, ends: Sequence[int], tool_parser: str | None) -> None:
-        """`ends` are the tokens that end a reply; `tool_parser` is that of a model's own template."""
+    def __init__(self, name: str, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
+        """`ends` are the tokens that end a reply."""
         self._name = name
-        self.syntax = SYNTAXES.get(name) or of_template(tool_parser)
         convert = vocabulary.convert_tokens_to_ids
+        self.syntax = SYNTAXES.get(name) or of_template(vocabulary.chat_template or "", convert)
         around = [*(self.syntax.think or ()), *MARK.findall(self.syntax.header), *self.syntax.begins]
         ends = [each for each in ends if name != "gpt-oss" or each != convert("<|call|>")]
         dropped = map(convert, vocabulary.all_special_tokens) if name == "default" else ()

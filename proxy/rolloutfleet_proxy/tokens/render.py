@@ -95,8 +95,8 @@ class ChatFormat:
         vocabulary: Vocabulary,
         *,
         renderer: str,
-        options: Mapping[str, Any] | None = None,
-        special_tokens_in_text: Literal["text", "token"] = "text",
+        options: Mapping[str, Any],
+        special_tokens_in_text: Literal["text", "token"],
     ) -> None:
         """`options` are the renderer's own settings. Control tokens that texts spell are encoded as text or as tokens.
 
@@ -109,15 +109,14 @@ class ChatFormat:
         self.context_length = vocabulary.files.context_length
         self.vocabulary_size = max(vocabulary.files.vocabulary_size or 0, vocabulary.size)
         try:
-            self._config = _config_of({"name": renderer, **(options or {})})
+            self._config = _config_of({"name": renderer, **options})
             self._renderer = quirks.create_renderer(Packing(vocabulary, marks=self._marks), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
         self._stops = frozenset(self.stop_token_ids)
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
-        tool_parser = (options or {}).get("tool_parser")
-        self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids, tool_parser)
+        self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
