@@ -138,20 +138,16 @@ def _glm(*, line: str) -> Syntax:
 
 
 def _laguna(*, line: str, verbatim: bool) -> Syntax:
-    """GLM's, but for the marks of arguments, which are text."""
+    """Its calls are GLM's, but for the marks of arguments, which are text."""
     glm = _glm(line=line)
-    return replace(
-        glm,
+    return Syntax(
         header="<assistant>",
-        answers=None,
         marks=_TOOL_CALL,
-        thinks_unasked=True,
-        thinks_again=False,
-        call_ends_thought="never",
+        gap=line,
         reasoning_strip="" if verbatim else None,
         content_strip="" if verbatim else "\n",
-        lead="",
         around=replace(glm.around, ends_line=bool(line)),
+        calls=glm.calls,
     )
 
 
