@@ -5,7 +5,7 @@ What an entry says is what the format's template writes. A reader takes looser f
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
@@ -177,17 +177,22 @@ _HY3 = Syntax(
     ),
 )
 
+
+def _section(marks: Sequence[str], *, between: str = "") -> Around:
+    """`marks` stand around all calls, around each, and within one."""
+    begin, end, opening, closing, _ = marks
+    return Around(begin=begin, needs_begin=True, opening=opening, closing=closing, between=between, end=end)
+
+
 _KIMI_MARKS = tuple(
-    f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
+    f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_end", "_argument_begin")
 )
 _KIMI = Syntax(
     header="<|im_assistant|>assistant<|im_middle|>",
     marks=_KIMI_MARKS,
     call_ends_thought="where it has no end",
-    around=Around(
-        begin=_KIMI_MARKS[0], needs_begin=True, opening=_KIMI_MARKS[2], closing=_KIMI_MARKS[4], end=_KIMI_MARKS[1]
-    ),
-    calls=forms.NamedJson(_KIMI_MARKS[3], forms.kimi_parts, ("functions.", f":{INDEX}{_KIMI_MARKS[3]}")),
+    around=_section(_KIMI_MARKS),
+    calls=forms.NamedJson(_KIMI_MARKS[4], forms.kimi_parts, ("functions.", f":{INDEX}{_KIMI_MARKS[4]}")),
 )
 
 _DEEPSEEK_MARKS = tuple(
@@ -199,14 +204,7 @@ _DEEPSEEK = Syntax(
     header="<\uff5cAssistant\uff5c>",
     marks=_DEEPSEEK_MARKS,
     gap="\n\n",
-    around=Around(
-        begin=_DEEPSEEK_MARKS[0],
-        needs_begin=True,
-        opening=_DEEPSEEK_MARKS[2],
-        closing=_DEEPSEEK_MARKS[3],
-        between="\n",
-        end=_DEEPSEEK_MARKS[1],
-    ),
+    around=_section(_DEEPSEEK_MARKS, between="\n"),
     calls=forms.NamedJson(
         _DEEPSEEK_MARKS[4], forms.deepseek_parts, (f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"), "\n```"
     ),
