@@ -63,16 +63,16 @@ class ChatTemplate:
         except TemplateError as error:
             raise ValueError(f"the chat template can't be read: {error}") from error
 
-    def render(self, messages: Sequence[Any], *, now: datetime | None = None, **variables: Any) -> str:
-        """`now` is the time that the template is told; None: the time it is. `variables` are what else it is given:
-        `tools`, `add_generation_prompt`, and arguments of its own.
+    def render(self, messages: Sequence[Any], **variables: Any) -> str:
+        """`variables` are what else the template is given: `tools`, `add_generation_prompt`, `strftime_now` where it is
+        not told the time it is, and arguments of its own.
 
         Raises ValueError where the template can't be applied to the messages, TemplateRefusal where it says why.
         """
-        strftime = (now or datetime.now().astimezone()).strftime
         given = {"tools": None, "documents": None, "add_generation_prompt": False, **self._tokens, **variables}
+        given.setdefault("strftime_now", datetime.now().astimezone().strftime)
         try:
-            return self._template.render(given, messages=list(messages), strftime_now=strftime)
+            return self._template.render(given, messages=list(messages))
         except TemplateRefusal:
             raise
         except (TemplateError, TypeError, KeyError, ValueError) as error:

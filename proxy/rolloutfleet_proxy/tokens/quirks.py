@@ -83,7 +83,7 @@ def dated(renderer: Any, clock: float | None) -> Any:
     now = datetime.fromtimestamp(clock, UTC).replace(tzinfo=None)
     made = copy(renderer)
     if kind == "DefaultRenderer":
-        made._tokenizer = renderer._tokenizer.at(now)
+        made.config = renderer.config.model_copy(update={"strftime_now": now.strftime})
     elif renderer.config.conversation_start_date is None:
         made._conversation_start_date_resolved = now.strftime("%Y-%m-%d")
     return made

@@ -13,7 +13,6 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from threading import Lock
@@ -205,25 +204,19 @@ class Packing:
     Renderers go through ids one by one in Python, to note for each of them what we don't ask for. Packed, rendering
     costs as much as a conversation has messages, not as much as it has tokens.
 
-    `marks`: what the vocabulary's `control_tokens` marked is text. `now` is the time that the model's own template is
-    told; None: the time it is.
+    `marks`: what the vocabulary's `control_tokens` marked is text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, marks: bool = False, now: datetime | None = None) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, marks: bool) -> None:
         self._vocabulary = vocabulary
         self._marks = marks
-        self._now = now
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
         self._short = lru_cache(_MOST_SHORT)(vocabulary.encode)
-        self._named = lru_cache(_MOST_SHORT)(vocabulary.convert_tokens_to_ids)
+        self.convert_tokens_to_ids = lru_cache(_MOST_SHORT)(vocabulary.convert_tokens_to_ids)
         self.decode = vocabulary.decode
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vocabulary, name)
-
-    def at(self, now: datetime) -> Packing:
-        """The same, with this time for the model's own template."""
-        return Packing(self._vocabulary, marks=self._marks, now=now)
 
     def encode(self, text: str, **_: object) -> list[int]:
         marked = self._marks and MARK in text
@@ -231,21 +224,16 @@ class Packing:
             return [Packed(self._vocabulary.encoded(text, marked=marked))]
         return self._short(text).copy()
 
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        return self._named(tokens) if isinstance(tokens, str) else [self._named(token) for token in tokens]
-
     def apply_chat_template(
-        self, messages: Sequence[Any], *, tokenize: bool = True, return_dict: bool = False, **kwargs: Any
-    ) -> Any:
-        """The model's own template over the messages: ids, or the text where `tokenize` is false.
+        self, messages: Sequence[Any], *, tokenize: bool, return_dict: bool, **variables: Any
+    ) -> list[int]:
+        """The ids of the model's own template over the messages, which is what renderers ask for (`tokenize`).
 
         Raises ValueError where the model has none, or its template refuses the messages.
         """
         if self._vocabulary.files.template is None:
             raise ValueError(f"{self._vocabulary.name_or_path} has no chat template")
-        text = self._vocabulary.files.template.render(messages, now=self._now, **kwargs)
-        if not tokenize:
-            return text
+        text = self._vocabulary.files.template.render(messages, **variables)
         if self._marks and MARK in text:
             return [Packed(self._vocabulary.encoded(text, marked=True))]
         # Piece by piece between added tokens, as `tokenizers` does itself, so that the cache can serve them.
