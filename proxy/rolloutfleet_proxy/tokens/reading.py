@@ -53,7 +53,10 @@ class ReplyFormat:
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
-        return self._thinking_at(self._tail(prompt_ids))
+        tail = self._tail(prompt_ids)
+        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in self.syntax.begins), default=-1) + 1
+        opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
+        return "free" if opened == closed else "open" if opened > closed else "closed"
 
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:
         """What reads the reply to one prompt.
@@ -61,22 +64,17 @@ class ReplyFormat:
         `tools` are those that the model is told of: where there are none, nothing is a call. `thinks` is the template
         argument `enable_thinking`. The same `seed` gives the same ids of calls.
         """
-        parser = partial(self._parser, self._tail(prompt_ids), tools or (), thinks)
+        parser = partial(self._parser, prompt_ids, tools or (), thinks)
         return Reader(self._alphabet, parser, self.syntax, seed)
 
     def _tail(self, prompt_ids: Sequence[int]) -> str:
         return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
 
-    def _thinking_at(self, tail: str) -> Thinking:
-        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in self.syntax.begins), default=-1) + 1
-        opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
-        return "free" if opened == closed else "open" if opened > closed else "closed"
-
-    def _parser(self, tail: str, tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
-        has_calls, thinking = bool(tools), self._thinking_at(tail) == "open"
+    def _parser(self, prompt_ids: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
+        has_calls, thinking = bool(tools), self.thinking(prompt_ids) == "open"
         marks = self._written.marks
         if self._name == "gpt-oss":
-            _, start, head = tail.rpartition(marks[0])
+            _, start, head = self._tail(prompt_ids).rpartition(marks[0])
             return parsers.HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
         if self._name == "inkling":
             return parsers.InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
