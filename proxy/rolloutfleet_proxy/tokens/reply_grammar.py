@@ -213,13 +213,9 @@ class ReplyGrammar:
         assert reader is not None and reader.function is not None, "no grammar of this format's calls"
         before, behind = reader.function
         arguments = self._arguments(reader)
-        function = either(
-            [
-                sequence([text(each.name), *self._literal(behind), *arguments(each.arguments)])
-                for each in wanted.functions
-            ]
-        )
-        one = [*self._literal(around.opening + before), function, *self._literal(reader.end + around.closing)]
+        named = self._literal(behind)
+        functions = [sequence([text(each.name), *named, *arguments(each.arguments)]) for each in wanted.functions]
+        one = [*self._literal(around.opening + before), either(functions), *self._literal(reader.end + around.closing)]
         between = [optional(form) for form in self._literal(around.between)]
         is_only = wanted.single or not around.block[0]
         more = [] if is_only else [{"type": "star", "content": sequence([*between, *one])}]
