@@ -23,15 +23,8 @@ from tokenizers import Tokenizer
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet_proxy.tokens.tool_schemas import given
 
-_FILES = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-]
 _NEEDED = ("tokenizer.json", "config.json")
+_FILES = [*_NEEDED, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json"]
 # Some tokenizers give this or more for "no limit".
 _NO_LIMIT = 10**9
 
