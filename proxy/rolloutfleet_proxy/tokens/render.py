@@ -114,7 +114,6 @@ class ChatFormat:
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
-        self._stops = frozenset(self.stop_token_ids)
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
@@ -261,7 +260,7 @@ class ChatFormat:
         try:
             bridge = partial(renderer.bridge_to_next_turn, new_messages=messages, tools=self._tools(args))
             added = _bridged(bridge, tail, packed)
-            if added is None and not self._stops.isdisjoint(packed[-1:]):
+            if added is None and packed and packed[-1] in self.stop_token_ids:
                 ended = self.reader(tail, args, seed=b"").with_thought_ended(output, packed)
                 added = ended and _bridged(bridge, tail, ended)
         except _REFUSALS:
@@ -356,10 +355,10 @@ class ChatFormat:
 
         A stop token inside the output (a caller may have them ignored) closes nothing; what follows it is open.
         """
-        cut = _last(output_ids[:-1], self._stops)
+        cut = _last(output_ids[:-1], self.stop_token_ids)
         if cut is not None:
             return list(output_ids[cut : cut + 1]), list(output_ids[cut + 1 :])
-        return list(prompt_ids[_last(prompt_ids, self._stops) or 0 :]), list(output_ids)
+        return list(prompt_ids[_last(prompt_ids, self.stop_token_ids) or 0 :]), list(output_ids)
 
 
 def _bridged(bridge: Callable[..., Any], tail: list[int], output: list[int]) -> list[int] | None:
@@ -378,18 +377,11 @@ def _argument(name: str) -> str:
 
 
 def _joined(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> array[int]:
-    """Both as one array; arrays are joined without a Python number for each token."""
-    joined = array("i", prompt_ids)
-    joined.extend(output_ids)
-    return joined
+    """Both as one array."""
+    return array("i", prompt_ids) + array("i", output_ids)
 
 
-def _last(ids: Sequence[int], wanted: frozenset[int], *, block: int = 4096) -> int | None:
+def _last(ids: Sequence[int], wanted: Sequence[int]) -> int | None:
     """Position of the last of the wanted ids; None where there is none."""
-    for end in range(len(ids), 0, -block):
-        start = max(0, end - block)
-        view = np.asarray(ids[start:end], np.int32)
-        found = [start + int(hits[-1]) for token_id in wanted if len(hits := (view == token_id).nonzero()[0])]
-        if found:
-            return max(found)
-    return None
+    found = np.asarray(ids, np.int32)
+    return max((int(places[-1]) for each in wanted if len(places := np.flatnonzero(found == each))), default=None)

@@ -217,8 +217,8 @@ CHAT_FORMATS = [
         "a-reply-that-stops-in-a-thought-is-forked",
         Promise.WRITING,
         PROXY,
-        "if added is None and not self._stops.isdisjoint(packed[-1:]):",
-        "if False and not self._stops.isdisjoint(packed[-1:]):",
+        "if added is None and packed and packed[-1] in self.stop_token_ids:",
+        "if False:",
         ("tokens/test_open_thoughts.py",),
     ),
     Fault(
