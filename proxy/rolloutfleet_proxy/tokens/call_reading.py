@@ -10,6 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, NamedTuple
@@ -337,25 +338,18 @@ class DsmlCalls(CallReader):
         parts = _DSML_PARAMETER.split(rest.lstrip())
         if not behind or any(parts[::4]):
             raise ValueError("words beside parameters")
-        pairs = zip(parts[1::4], parts[2::4], map(plain, parts[3::4]), strict=True)
-        written = _once(
-            [
-                (key, text if is_string == "false" and _is_json(text) else json.dumps(text, ensure_ascii=False))
-                for key, is_string, text in pairs
-            ]
-        )
-        return [Piece("call", body, call_of(name, _joined(written)))]
+        pairs: list[tuple[str, str]] = []
+        for key, is_string, text in zip(parts[1::4], parts[2::4], map(plain, parts[3::4]), strict=True):
+            value = json.dumps(text, ensure_ascii=False)
+            if is_string == "false":
+                with suppress(ValueError, RecursionError):
+                    _DECODER.decode(text)
+                    value = text
+            pairs.append((key, value))
+        return [Piece("call", body, call_of(name, _joined(_once(pairs))))]
 
     def is_open(self, body: str) -> bool:
         return body.rfind("<\uff5cDSML\uff5cparameter") > body.rfind("</\uff5cDSML\uff5cparameter>")
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
