@@ -116,10 +116,9 @@ def trimmed_whitespace(write: Write, *, reasoned: bool) -> Outer:
 
 def drops_some(prompt: Prompts) -> bool:
     """Whether a format drops something of a conversation with tools, or refuses that."""
-    if dropped(prompt, [_USER, *_calling("", _ONE)], _ARGS):
-        return True
-    several = [_USER, *_calling("", _ONE, _OTHER)]
-    return prompt(several, _ARGS) is not None and dropped(prompt, several, _ARGS) is not None
+    one, several = [_USER, *_calling("", _ONE)], [_USER, *_calling("", _ONE, _OTHER)]
+    asked = [one] if prompt(several, _ARGS) is None else [one, several]
+    return any(dropped(prompt, each, _ARGS) for each in asked)
 
 
 def dropped(prompt: Prompts, messages: Sequence[Message], args: TemplateArgs) -> str | None:
@@ -128,11 +127,10 @@ def dropped(prompt: Prompts, messages: Sequence[Message], args: TemplateArgs) ->
     whole = prompt(messages, args)
     if args.tools and prompt(messages, replace(args, tools=None)) == whole:
         return "tools"
-    others = (
-        (f"messages[{index}].{field}", [*messages[:index], other, *messages[index + 1 :]])
-        for index, field, other in _changed(messages)
-    )
-    return next((path for path, changed in others if prompt(changed, args) == whole), None)
+    for index, field, other in _changed(messages):
+        if prompt([*messages[:index], other, *messages[index + 1 :]], args) == whole:
+            return f"messages[{index}].{field}"
+    return None
 
 
 def _changed(messages: Sequence[Message]) -> Iterator[tuple[int, str, Message]]:
