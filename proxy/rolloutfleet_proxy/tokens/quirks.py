@@ -118,6 +118,7 @@ _SAID = {
     "Unconsumed tool message": "a tool message must directly follow the assistant's message whose call it answers",
     "Developer messages require content": "its content must not be empty",
     "must be at the beginning": "a system message must come first",
+    "No user query found": "it needs a message of a user",
     "DeepSeek V4 task": "there is no such task",
     "tools_in_user_message": "with tools_in_user_message a user's message must follow the system message",
     "tools in the first user message": "with tools_in_user_message there must be a user's message",
@@ -125,10 +126,8 @@ _SAID = {
 """Words of the errors of `renderers`, and ours (2)."""
 
 
-def refusal(name: str, error: Exception) -> Unrenderable:
+def refusal(error: Exception) -> Unrenderable:
     """What a format's error says, in our words or its template's (2)."""
     text = str(error)
-    if "No user query found" in text:
-        return Unrenderable(f"the chat format {name} needs a message of a user")
     ours = next((ours for theirs, ours in _SAID.items() if theirs in text), "")
     return Unrenderable(text if isinstance(error, TemplateRefusal) else ours, param=None)

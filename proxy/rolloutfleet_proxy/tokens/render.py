@@ -274,7 +274,7 @@ class ChatFormat:
                 messages = deepseek.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
         except _REFUSALS as error:
-            raise quirks.refusal(self.name, error) from error
+            raise quirks.refusal(error) from error
         return self._broken(unpacked(ids), args)
 
     def _tools(self, args: TemplateArgs) -> list[Any] | None:
