@@ -117,9 +117,8 @@ class Reader:
         if not parser.in_thought:
             return None
         vocabulary, (_, mark) = self.alphabet.vocabulary, self.syntax.think or ("", "")
-        turn_end = self.syntax.turn_end
-        end = vocabulary.convert_tokens_to_ids(turn_end) if turn_end else packed[-1]
-        return [*packed[:-1], *vocabulary.encode(mark), end]
+        end = vocabulary.encode(self.syntax.turn_end) or packed[-1:]
+        return [*packed[:-1], *vocabulary.encode(mark), *end]
 
 
 class GrowingReply:

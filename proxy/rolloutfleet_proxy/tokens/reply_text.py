@@ -61,7 +61,6 @@ class ReplyText:
         self._ends = frozenset[int]() if whole else alphabet.ends
         self._vocabulary = alphabet.vocabulary
         self._decoder = _decoder("replace")
-        self._chars = alphabet.chars.keys()
         self._ended = False
         self._waiting: list[int] = []
         """All ids, where a token's text depends on its neighbours."""
@@ -74,7 +73,7 @@ class ReplyText:
         if not self._vocabulary.decodes_by_bytes:
             self._waiting += ids
             return ""
-        if len(ids) < _FEW and self._chars.isdisjoint(ids):
+        if len(ids) < _FEW and self._alphabet.chars.keys().isdisjoint(ids):
             text = self._decoder.decode(b"".join(map(self._vocabulary.token_bytes, ids)))
         else:
             text = "".join(self._pieces(ids))

@@ -213,7 +213,6 @@ class Packing:
         # What renderers write around messages, and marks that they ask for by name, several times for each message.
         self._short = lru_cache(_MOST_SHORT)(vocabulary.encode)
         self.convert_tokens_to_ids = lru_cache(_MOST_SHORT)(vocabulary.convert_tokens_to_ids)
-        self.decode = vocabulary.decode
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vocabulary, name)
