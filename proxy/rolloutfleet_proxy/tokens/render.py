@@ -333,9 +333,7 @@ class ChatFormat:
     def _wrong_argument(self, error: ValidationError, kwargs: Mapping[str, Any]) -> Unrenderable:
         first = error.errors()[0]
         theirs = str(first["ctx"]["error"]) if first["type"] in _OWN_WORDS else ""
-        named = first["loc"] or [name for name in kwargs if name in theirs]
-        if not named:
-            return Unrenderable(f"the chat format {self.name} does not take these together", param=_KWARGS)
+        named = first["loc"] or [name for name in kwargs if name in theirs] or list(kwargs)
         wrong = what_is_wrong(first)
         if theirs:
             contradicts = "thinking_retention" in theirs
