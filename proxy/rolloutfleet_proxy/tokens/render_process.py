@@ -19,7 +19,7 @@ from threading import Lock
 from rolloutfleet_proxy.telemetry.log_setup import helpers_environment, helpers_log
 from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
-from rolloutfleet_proxy.tokens.render import Ask, ChatFormat
+from rolloutfleet_proxy.tokens.render import Ask
 
 _IDLE_SECONDS = 300.0
 _ATTEMPTS = 2
@@ -91,20 +91,16 @@ class RenderProcess:
         self._process = self._connection = None
 
 
-def _outcome(chat_format: ChatFormat, ask: Ask) -> array[int] | Unrenderable | None:
-    try:
-        return chat_format.rendered(ask)
-    except Unrenderable as error:
-        return error
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):
         chat_format = connection.recv().load()
         while connection.poll(_IDLE_SECONDS):
-            connection.send(_outcome(chat_format, connection.recv()))
+            try:
+                connection.send(chat_format.rendered(connection.recv()))
+            except Unrenderable as error:
+                connection.send(error)
 
 
 if __name__ == "__main__":
