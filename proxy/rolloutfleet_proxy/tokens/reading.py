@@ -114,7 +114,7 @@ class Reader:
         text, parser = ReplyText(self.alphabet), self.parser()
         parser.feed(text.feed(output_ids) + text.finish())
         parser.finish()
-        if not parser.in_thought:
+        if parser.within != "reasoning":
             return None
         vocabulary, (_, mark) = self.alphabet.vocabulary, self.syntax.think or ("", "")
         end = vocabulary.encode(self.syntax.turn_end) or packed[-1:]

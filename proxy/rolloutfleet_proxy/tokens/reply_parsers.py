@@ -32,7 +32,7 @@ class ReplyParser(ABC):
 
     def __init__(self, alphabet: Alphabet, within: Kind) -> None:
         self._plain = alphabet.plain
-        self._within = within
+        self.within = within
         """What the text is up to the next mark: a call's until its end has come, `own` where that is yet to be seen."""
         self._text = ""
         """What is in no piece yet."""
@@ -53,11 +53,6 @@ class ReplyParser(ABC):
         """The rest, where no more comes."""
         self._text = "".join([self._text, *self._later])
         return self._advanced(final=True)
-
-    @property
-    def in_thought(self) -> bool:
-        """Whether a thought has begun that has not ended."""
-        return self._within == "reasoning"
 
     @abstractmethod
     def _waits_beyond(self, text: str) -> bool:
@@ -120,18 +115,18 @@ class TaggedParser(ReplyParser):
 
     def feed(self, text: str) -> list[Piece]:
         if text and not self._text and not self._lead:
-            marks = self._format.marks.get(self._within)
+            marks = self._format.marks.get(self.within)
             if marks is not None and marks.are_no_part_of(text):
-                return [Piece(self._within, self._plain(text))]
+                return [Piece(self.within, self._plain(text))]
         return super().feed(text) if text else []
 
     def _waits_beyond(self, text: str) -> bool:
-        if self._within == "call":
+        if self.within == "call":
             return (self._format.end or "\0")[-1] not in text
         return self._in_draft and self._format.close[-1] not in text
 
     def _step(self, final: bool) -> bool:
-        return self._draft(final) if self._in_draft else _STEPS[self._within](self, final)
+        return self._draft(final) if self._in_draft else _STEPS[self.within](self, final)
 
     # A step takes what it can off the text, and says whether there may be more to take.
 
@@ -143,11 +138,11 @@ class TaggedParser(ReplyParser):
             return False
         if self._format.open and rest.startswith(self._format.open):
             self._take("own", len(self._text) - len(rest) + len(self._format.open))
-            self._within, self._lead = "reasoning", [self._format.syntax.label]
+            self.within, self._lead = "reasoning", [self._format.syntax.label]
         elif self._format.calls is not None and not self._format.begin and rest.startswith("{"):
-            self._within = "call"
+            self.within = "call"
         else:
-            self._within = "content"
+            self.within = "content"
         return True
 
     def _thought(self, final: bool) -> bool:
@@ -160,7 +155,7 @@ class TaggedParser(ReplyParser):
         if mark in (self._format.open, self._format.close):
             self._take_think_mark(mark)
         elif mark and self._format.syntax.call_ends_thought == "always":
-            self._within = "content"
+            self.within = "content"
         elif mark:
             self._in_draft, self._searched = True, 0
         return bool(mark)
@@ -171,7 +166,7 @@ class TaggedParser(ReplyParser):
             self._searched = max(0, len(self._text) - len(self._format.close) + 1)
             return False
         self._take("reasoning", max(end, 0))
-        self._within, self._in_draft = "content" if end < 0 else "reasoning", False
+        self.within, self._in_draft = "content" if end < 0 else "reasoning", False
         return True
 
     def _content(self, final: bool) -> bool:
@@ -179,7 +174,7 @@ class TaggedParser(ReplyParser):
         if not mark:
             return False
         if mark == self._format.begin and (self._in_section or not self._format.around.needs_begin):
-            self._within, self._held, self._searched = "call", [], len(mark)
+            self.within, self._held, self._searched = "call", [], len(mark)
         elif mark in self._format.sections or (mark in self._format.section_ends and self._in_section):
             self._take("call", len(mark))
             self._in_section = mark in self._format.sections
@@ -191,7 +186,7 @@ class TaggedParser(ReplyParser):
 
     def _take_think_mark(self, mark: str) -> None:
         self._take("own", len(mark))
-        self._within = "reasoning" if mark == self._format.open else "content"
+        self.within = "reasoning" if mark == self._format.open else "content"
 
     def _block(self, final: bool) -> bool:
         begin, end_mark, calls = self._format.begin, self._format.end, self._format.calls
@@ -217,20 +212,20 @@ class TaggedParser(ReplyParser):
             return True
         for kind, text, call in (Piece("call", begin), *read, Piece("call", end_mark)):
             self._pieces.append(Piece(kind, self._plain(text), call))
-        self._text, self._within, self._in_section = self._text[behind:], "content", True
+        self._text, self.within, self._in_section = self._text[behind:], "content", True
         return True
 
     def _take_as_text(self, behind: int) -> None:
         """A block that is no call, up to its first end."""
         self._take("content", self._held[0] if self._held else behind)
-        self._within = "content"
+        self.within = "content"
 
     def _next_mark(self, final: bool) -> str:
         """The next mark, with the text before it taken; empty where there is none."""
-        marks = self._format.marks[self._within]
+        marks = self._format.marks[self.within]
         match = marks.pattern.search(self._text)
         unsure = 0 if match or final else marks.begun(self._text)
-        self._take(self._within, match.start() if match else len(self._text) - unsure)
+        self._take(self.within, match.start() if match else len(self._text) - unsure)
         return match.group() if match else ""
 
 
@@ -286,18 +281,18 @@ class SegmentedParser(ReplyParser):
         self._breaks = frozenset(alphabet.chars.values())
 
     def _waits_beyond(self, text: str) -> bool:
-        return self._within == "own" and bool(self._text or self._later) and self._breaks.isdisjoint(text)
+        return self.within == "own" and bool(self._text or self._later) and self._breaks.isdisjoint(text)
 
     def _step(self, final: bool) -> bool:
-        if self._within == "own":
+        if self.within == "own":
             return self._between(final)
         # Text of a body up to the first mark that ends it, and that mark, unless it begins something.
-        begins = self._begins[self._within]
+        begins = self._begins[self.within]
         end = self._first(self._ends + begins)
-        self._take(self._within, len(self._text) if end < 0 else end)
+        self._take(self.within, len(self._text) if end < 0 else end)
         if end >= 0:
             self._take("own", 0 if self._text[0] in begins else 1)
-            self._within = "own"
+            self.within = "own"
         return end >= 0
 
     @abstractmethod
@@ -358,7 +353,7 @@ class HarmonyParser(SegmentedParser):
 
     def _begin_body(self, head: str) -> None:
         channel = head.partition(self._channel)[2].split()
-        self._within = "reasoning" if channel[:1] == ["analysis"] else "content"
+        self.within = "reasoning" if channel[:1] == ["analysis"] else "content"
         self._given, self._has_words = None, False
 
     def _call(self, name: str, start: int, final: bool) -> bool:
@@ -385,11 +380,11 @@ class InklingParser(SegmentedParser):
         self._kinds: dict[str, Kind] = {model: "own", said: "content", thought: "reasoning"}
         self._ends, self._invokes = self._end, "".join(invokes)
         self._begins = {"reasoning": invokes[0] if has_calls else "", "content": ""}
-        self._within = "reasoning" if thinking else "own"
+        self.within = "reasoning" if thinking else "own"
 
     def _between(self, final: bool) -> bool:
         if self._text[0] in self._kinds:
-            self._within = self._kinds[self._text[0]]
+            self.within = self._kinds[self._text[0]]
             self._take("own", 1)
             return True
         # A call, or text without the mark of its kind.
