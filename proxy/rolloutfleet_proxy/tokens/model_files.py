@@ -102,20 +102,18 @@ class ModelFiles:
     vocabulary_size: int | None = None
 
 
-def read_model(source: str | Path, *, token: str | None = None, download_to: str | Path | None = None) -> ModelFiles:
+def read_model(name: str, *, token: str | None = None, download_to: str | None = None) -> ModelFiles:
     """Read a model directory, or a hub's model, downloaded once to `download_to`. Raises ModelUnreadable."""
-    name = str(source)
-    directory = Path(source)
+    directory = Path(name)
     if not directory.is_dir():
         directory = _downloaded(name, token=token, download_to=download_to)
     config = _json(directory / "config.json")
     tokenizer_config = _json(directory / "special_tokens_map.json") | _json(directory / "tokenizer_config.json")
     tokens = _special_tokens(tokenizer_config)
     sizes = config | given(config, "text_config", dict)
-    hub_name = config.get("_name_or_path")
     return ModelFiles(
         name=name,
-        names=(name, hub_name) if isinstance(hub_name, str) and hub_name else (name,),
+        names=(name, str(config.get("_name_or_path", ""))),
         tokenizer=_tokenizer(directory),
         tokens=tokens,
         template=_template(directory, tokenizer_config, tokens),
@@ -125,7 +123,7 @@ def read_model(source: str | Path, *, token: str | None = None, download_to: str
     )
 
 
-def _downloaded(name: str, *, token: str | None, download_to: str | Path | None) -> Path:
+def _downloaded(name: str, *, token: str | None, download_to: str | None) -> Path:
     # Takes a while to import, and most fleets name a directory.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
