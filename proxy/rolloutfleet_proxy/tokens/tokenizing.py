@@ -48,7 +48,8 @@ class Tokenizing:
     @property
     def waiting(self) -> dict[str, int]:
         """Jobs that a thread has not taken yet, by thread."""
-        return {"tokenizer": self._near.waiting, "long_renders": self._far.waiting}
+        threads = {"tokenizer": self._near, "long_renders": self._far}
+        return {name: max(0, len(each.unfinished) - 1) for name, each in threads.items()}
 
     async def prompt(
         self,
@@ -116,10 +117,6 @@ class _Worker:
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self.unfinished: set[Future[Any]] = set()
-
-    @property
-    def waiting(self) -> int:
-        return max(0, len(self.unfinished) - 1)
 
     async def run(self, job: Callable[[], T]) -> T:
         future = self._thread.submit(job)
