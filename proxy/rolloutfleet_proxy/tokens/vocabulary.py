@@ -240,15 +240,10 @@ class Packing:
         return [token_id for piece in pieces for token_id in self._vocabulary.encode(piece)]
 
 
-def _byte_letters() -> dict[str, int]:
-    """The letters by which byte-level BPE writes the 256 bytes (GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    letters = {chr(byte): byte for byte in printable}
-    others = [byte for byte in range(256) if byte not in printable]
-    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_BYTE_OF_LETTER = _byte_letters()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_LETTER = dict(zip(map(chr, [*_PRINTABLE, *range(256, 512)]), [*_PRINTABLE, *_OTHERS], strict=False))
+"""The bytes by the letters that byte-level BPE writes for them (GPT-2's `bytes_to_unicode`)."""
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
