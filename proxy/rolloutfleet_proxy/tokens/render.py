@@ -29,7 +29,7 @@ from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek, quirks, support
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
-from rolloutfleet_proxy.tokens.history import Ids, adapted, at_risk, with_calls_told
+from rolloutfleet_proxy.tokens.history import adapted, at_risk, with_calls_told
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.reading import Reader, ReplyFormat
 from rolloutfleet_proxy.tokens.reply_grammar import ReplyGrammar
@@ -120,9 +120,7 @@ class ChatFormat:
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
         self._support = support.support_of(self._written, kinds=quirks.SYSTEM_ROLES.get(renderer, ("system",)))
-        self._ids: Ids = "written" if support.writes_ids(self._written) else "unwritten"
-        if renderer in quirks.NAMES_CALLS_BY_ID:
-            self._ids = "functions"
+        self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
         """Whether tools, or their calls or results, may be missing in what is written."""
         plain, reasoned = (support.trimmed_whitespace(self._written, reasoned=each) for each in (False, True))

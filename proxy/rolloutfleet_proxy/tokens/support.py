@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, Space, TemplateArgs, Write
-from rolloutfleet_proxy.tokens.history import Support
+from rolloutfleet_proxy.tokens.history import Ids, Support
 
 Prompts = Callable[[Sequence[Message], TemplateArgs], Any]
 """The prompt of messages; None where the format refuses them."""
@@ -87,9 +87,10 @@ def _in_order(write: Write, messages: Sequence[Message]) -> bool:
     return -1 not in places and places == sorted(places)
 
 
-def writes_ids(write: Write) -> bool:
+def ids_of(write: Write) -> Ids:
     """Whether the ids of calls are in a prompt."""
-    return write([_USER, *_calling("", _ONE)]) != write([_USER, *_calling("", _OTHER)])
+    one, other = (write([_USER, *_calling("", each)]) for each in (_ONE, _OTHER))
+    return "unwritten" if one == other else "written"
 
 
 def trimmed_whitespace(write: Write, *, reasoned: bool) -> Outer:
