@@ -67,10 +67,9 @@ class ModelSource(Struct, frozen=True):
             return ChatFormat(vocabulary, renderer=name, options=options, special_tokens_in_text=in_text)
 
         named = (MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP)
-        known = self.renderer or next(named, None)
         guesses = (MODEL_RENDERER_MAP.get(self.model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
         try:
-            if known is not None:
+            if known := self.renderer or next(named, None):
                 return chat_format(known)
             for guessed in filter(None, guesses):
                 if found := _if_it_agrees(chat_format, guessed, vocabulary):
