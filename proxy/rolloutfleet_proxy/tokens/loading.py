@@ -59,12 +59,11 @@ class ModelSource(Struct, frozen=True):
         """
         files = read_model(self.source, token=token, download_to=self.download_to)
         vocabulary = Vocabulary(files, cache_bytes=self.cache_bytes)
-        retention = {} if self.thinking_retention == "template" else {"thinking_retention": self.thinking_retention}
 
         def chat_format(name: str) -> ChatFormat:
-            options = {} if name == "default" else retention
-            in_text = self.special_tokens_in_text
-            return ChatFormat(vocabulary, renderer=name, options=options, special_tokens_in_text=in_text)
+            retention, in_text = self.thinking_retention, self.special_tokens_in_text
+            kept = None if name == "default" or retention == "template" else retention
+            return ChatFormat(vocabulary, renderer=name, thinking_retention=kept, special_tokens_in_text=in_text)
 
         named = (MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP)
         guesses = (MODEL_RENDERER_MAP.get(self.model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))

@@ -95,12 +95,13 @@ class ChatFormat:
         vocabulary: Vocabulary,
         *,
         renderer: str,
-        options: Mapping[str, Any],
+        thinking_retention: Literal["all", "tool_cycle"] | None,
         special_tokens_in_text: Literal["text", "token"],
     ) -> None:
-        """`options` are the renderer's own settings. Control tokens that texts spell are encoded as text or as tokens.
+        """`thinking_retention` is the renderer's own setting, None for what its template does. Control tokens that texts
+        spell are encoded as text or as tokens.
 
-        Raises Unrenderable where the options or the tokens don't fit.
+        Raises Unrenderable where the tokens don't fit.
         """
         self.name = renderer
         self.vocabulary = vocabulary
@@ -109,7 +110,7 @@ class ChatFormat:
         self.context_length = vocabulary.files.context_length
         self.vocabulary_size = max(vocabulary.files.vocabulary_size or 0, vocabulary.size)
         try:
-            self._config = _config_of({"name": renderer, **options})
+            self._config = _config_of({"name": renderer, "thinking_retention": thinking_retention})
             self._renderer = quirks.create_renderer(Packing(vocabulary, marks=self._marks), self._config)
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
