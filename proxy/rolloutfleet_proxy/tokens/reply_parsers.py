@@ -388,11 +388,14 @@ class InklingParser(SegmentedParser):
             self._take("own", 1)
             return True
         # A call, or text without the mark of its kind.
-        end = self._text.find(self._end)
+        end = behind = self._text.find(self._end)
         invoke = self._first(self._invokes) if self._has_calls else -1
-        if end < 0:
+        while 0 <= invoke < behind and _INKLING_CALLS.is_open(self._text[invoke + 1 : behind]):
+            behind = self._text.find(self._end, behind + 1)
+        if behind < 0 and not (final and end >= 0):
             self._take("content", len(self._text) if final else 0)
             return final
+        end = max(end, behind)
         if 0 <= invoke < end:
             head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
             self._take_call(end, lambda: _INKLING_CALLS.call(payload, {}, head=head))

@@ -190,6 +190,12 @@ VALUE = "<parameter=v>\n{}\n</parameter>\n"
         ("deepseek-v3", "{0}{2}I think so{4}f{3}{1}", []),
         ("inkling", 'f<|content_invoke_tool_json|>{"name": "g", "args": {}}<|end_message|>', []),
         ("inkling", 'f<|content_invoke_tool_json|>{"args": {}}<|end_message|>', [{}]),
+        (
+            "inkling",
+            'f<|content_invoke_tool_json|>{"args": {"a": "1<|end_message|>2"}}<|end_message|>',
+            [{"a": "1<|end_message|>2"}],
+        ),
+        ("inkling", 'f<|content_invoke_tool_json|>{"args": {"a": "1<|end_message|>', []),
     ],
 )
 def test_a_call_is_read_only_as_it_was_written(models: Path, name: str, text: str, calls: list[Any]) -> None:
