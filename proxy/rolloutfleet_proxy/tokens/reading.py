@@ -64,7 +64,7 @@ class ReplyFormat:
         `tools` are those that the model is told of: where there are none, nothing is a call. `thinks` is the template
         argument `enable_thinking`. The same `seed` gives the same ids of calls.
         """
-        parser = partial(self._parser, prompt_ids, tools or (), thinks)
+        parser = partial(self._parser, prompt_ids[-_TAIL_TOKENS:], tools or (), thinks)
         return Reader(self._alphabet, parser, self.syntax, seed)
 
     def _tail(self, prompt_ids: Sequence[int]) -> str:
