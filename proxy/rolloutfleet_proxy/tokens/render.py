@@ -98,8 +98,8 @@ class ChatFormat:
         thinking_retention: Literal["all", "tool_cycle"] | None,
         special_tokens_in_text: Literal["text", "token"],
     ) -> None:
-        """`thinking_retention` is the renderer's own setting, None for what its template does. Control tokens that texts
-        spell are encoded as text or as tokens.
+        """`thinking_retention` is the renderer's own setting; None for what its template does. Control tokens that are
+        spelled in texts are encoded as text or as tokens.
 
         Raises Unrenderable where the tokens don't fit.
         """
