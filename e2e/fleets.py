@@ -1,7 +1,7 @@
 """A fleet on the cluster as tests see it: made, edited, waited for, and asked for what it holds."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,11 @@ def manifest(name: str, spec: dict[str, Any]) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": merged,
     }
+
+
+def not_terminating(pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that nobody has asked to end."""
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e import agents
-from e2e.fleets import Fleet
+from e2e.fleets import Fleet, not_terminating
 from e2e.installing import Images, Operator
 
 pytestmark = pytest.mark.full
@@ -54,8 +54,7 @@ def keyed(namespace: Kubectl, images: Images, operator: Operator) -> Fleet:
 
 def pods(fleet: Fleet, component: str) -> list[dict[str, Any]]:
     chosen = f"--selector=rolloutfleet.dev/fleet=demo,app.kubernetes.io/component={component}"
-    found: list[dict[str, Any]] = fleet.namespace.get("pods", chosen)["items"]
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return not_terminating(fleet.namespace.get("pods", chosen)["items"])
 
 
 def ready(pod: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
 from e2e import faults
-from e2e.fleets import Fleet
+from e2e.fleets import Fleet, not_terminating
 from e2e.installing import OPERATOR, Images, Operator
 from rolloutfleet_operator.cluster.failpoints import (
     BOOTING,
@@ -89,8 +89,8 @@ def test_an_operator_that_is_killed_at_a_step_restarts_each_proxy_exactly_once(
     before, uids = {pod: len(fleet.boots(pod)) for pod in fleet.proxies()}, fleet.uids()
     namespace("set", "env", OPERATOR, f"{VARIABLE}={place}@{STANDS}")
     namespace("rollout", "status", OPERATOR, "--timeout=240s", seconds=250)
-    operators = [pod["metadata"] for pod in namespace.get("pods", OPERATORS)["items"]]
-    (killed,) = [each["name"] for each in operators if "deletionTimestamp" not in each]
+    (pod,) = not_terminating(namespace.get("pods", OPERATORS)["items"])
+    killed = pod["metadata"]["name"]
 
     with fleet.traffic(retries=PATIENT) as traffic:
         fleet.patch(edit)

@@ -9,7 +9,7 @@ from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
 from e2e import agents, faults
-from e2e.fleets import Fleet
+from e2e.fleets import Fleet, not_terminating
 from e2e.installing import Images, Operator
 
 pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
@@ -128,8 +128,4 @@ def in_order(turns: dict[str, list[str]]) -> dict[str, list[str]]:
 def uids(fleet: Fleet) -> dict[str, Any]:
     """Of all its pods that are not on their way out."""
     pods = fleet.namespace.get("pods", f"--selector=rolloutfleet.dev/fleet={fleet.name}")["items"]
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods if not _ends(pod)}
-
-
-def _ends(pod: dict[str, Any]) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in not_terminating(pods)}
