@@ -32,7 +32,7 @@ class Episode:
     seconds: float = 0.0
     """Of the last attempt."""
     status: SessionStatus | None = None
-    """The status of its session, of an evaluation: of that nothing is exported."""
+    """The status of an evaluation's session, which is never exported; None of any other."""
     trajectories: tuple[Trajectory, ...] = ()
     """Its export, leased; none before its group has ended, and none of an evaluation."""
 
@@ -61,8 +61,7 @@ class Episode:
     @property
     def reward(self) -> float | None:
         """The sum of its turns' rewards; None where none was given."""
-        found = sum_given(each.reward for each in self.trajectories)
-        return found if self.status is None else self.status.reward
+        return sum_given(each.reward for each in self.trajectories) if self.status is None else self.status.reward
 
     @property
     def turns(self) -> int:
