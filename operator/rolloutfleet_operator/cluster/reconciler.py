@@ -224,7 +224,7 @@ class Reconciler:
         endpoints = _endpoints(objects, keys, control, engine_key)
         wanted = self._wanted(fleet, objects)
         problems = (*wanted.problems, *keys.problems, *control.problems, *engine_key.problems)
-        async with self._others_turn():
+        async with self._without_turn():
             if not polled:
                 await self._poll(fleet, objects, endpoints)
             lists = await self._shared.executor.gateways.lists(endpoints.gateways, endpoints.gateway_key)
@@ -251,7 +251,7 @@ class Reconciler:
         return PassResult(next_in=self._interval(fleet.spec, decision.requeue_at), touched=touched, body=written)
 
     @contextlib.asynccontextmanager
-    async def _others_turn(self) -> AsyncIterator[None]:
+    async def _without_turn(self) -> AsyncIterator[None]:
         """Another fleet's pass may go on until the block ends."""
         self._turns.release()
         try:

@@ -38,7 +38,7 @@ def deployment(fleet: Fleet, operator: OperatorSettings, *, replicas: int, contr
     fixed = Fixed(container=CONTAINER, volumes=frozenset((TMP, CONTROL_KEY.name, ENGINE_KEY.name)))
     merged = merge(template, spec.pod_template, path=PATH, fixed=fixed)
     pods.set_default_requests(merged, CONTAINER, cpu="100m", memory="128Mi")
-    pods.end_dead_connections_soon(merged)
+    pods.set_keepalive(merged)
     # The next one serves before the last one goes.
     made = pods.deployment_of(
         fleet,

@@ -104,10 +104,10 @@ def leave_lost_nodes_soon(spec: Manifest) -> None:
     spec["tolerations"] = [*spec.get("tolerations", ()), *soon]
 
 
-def end_dead_connections_soon(template: Manifest) -> None:
-    """Have the kernel find out within seconds that a peer's node is gone, unless something else was asked for.
+def set_keepalive(template: Manifest) -> None:
+    """Let TCP keep-alive end connections to a lost node within seconds, unless the pod template sets sysctls itself.
 
-    A pod in its node's network may not set these.
+    A pod with hostNetwork may not set these.
     """
     if not template["spec"].get("hostNetwork"):
         template["spec"].setdefault("securityContext", {}).setdefault("sysctls", _KEEPALIVE)
