@@ -281,7 +281,7 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 
 
 def of_template(template: str, token_of: Callable[[str], Any]) -> Syntax:
-    """That of a model's own template, with the calls of the format whose marks it writes."""
+    """The syntax of a model's own template, with the calls of the format whose marks it writes."""
     family = Syntax()
     if _DEEPSEEK_MARKS[0] in template:
         family = _DEEPSEEK

@@ -33,7 +33,7 @@ class ReplyParser(ABC):
     def __init__(self, alphabet: Alphabet, within: Kind) -> None:
         self._plain = alphabet.plain
         self.within = within
-        """What the text is up to the next mark: a call's until its end has come, `own` where that is yet to be seen."""
+        """Kind of the text up to the next mark: a call's until its end has come, `own` where that is yet to be seen."""
         self._text = ""
         """What is in no piece yet."""
         self._later: list[str] = []

@@ -88,7 +88,7 @@ def _in_order(write: Write, messages: Sequence[Message]) -> bool:
 
 
 def ids_of(write: Write) -> Ids:
-    """Whether the ids of calls are in a prompt."""
+    """The form of calls' ids in a prompt: written, or not."""
     one, other = (write([_USER, *_calling("", each)]) for each in (_ONE, _OTHER))
     return "unwritten" if one == other else "written"
 
