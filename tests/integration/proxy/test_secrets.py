@@ -213,7 +213,7 @@ FLEETWIDE: tuple[tuple[str, str, Any], ...] = (
     ("PUT", "/version?scope=fleet", {"version": 1}),
     ("GET", "/proxies", None),
 )
-"""What asks other proxies."""
+"""Calls that a proxy answers by asking others."""
 OF_ENGINES: tuple[tuple[str, str, Any], ...] = (
     *(("POST", "/pause", {"mode": mode, "timeout": 5}) for mode in ("abort", "wait")),
     ("POST", "/continue", None),
@@ -221,7 +221,7 @@ OF_ENGINES: tuple[tuple[str, str, Any], ...] = (
     *(("GET", f"/{name}", None) for name in ("metrics", "ready", "sessions", "stats")),
     ("POST", "/export", {}),
 )
-"""What has a proxy, or all of them, ask the gateway and the engines, or shows what came of it."""
+"""Calls that make one proxy, or all, ask the gateway and the engines, and calls that show the outcome."""
 
 
 def admin_calls(scene: Scene) -> Iterator[httpx.Response]:

@@ -252,7 +252,7 @@ def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
             ("reasoning", message.get("reasoning_content")),
             ("content", message["content"]),
         ):
-            written = "".join(piece.text for piece in pieces if piece.kind is kind)
+            written = "".join(piece.text for piece in pieces if piece.kind == kind)
             assert "".join((said or "").split()) == "".join(written.split())
         assert len(message.get("tool_calls", ())) == sum(piece.call is not None for piece in pieces)
         assert args.tools or "tool_calls" not in message

@@ -60,7 +60,7 @@ class Session:
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     renders: list[str] = field(default_factory=list)
-    """How the last prompt was made."""
+    """Renders of the last prompt: `whole` or `extension`."""
 
     def candidates(self) -> list[Candidate]:
         return [
