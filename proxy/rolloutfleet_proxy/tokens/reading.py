@@ -23,6 +23,8 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
+_KEPT: Final = 64
+"""Of those ends, the most of which is kept what they say."""
 
 
 class StreamDiverged(Exception):
@@ -50,12 +52,18 @@ class ReplyFormat:
         self._alphabet = Alphabet(vocabulary, (*self.syntax.marks, *around), ends, dropped)
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
+        self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
+        self._thinking = lru_cache(_KEPT)(self._thinking_in)
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
-        tail = self._tail(prompt_ids)
-        begin = max((tail.rfind(self._alphabet.written(mark)) for mark in self.syntax.begins), default=-1) + 1
-        opened, closed = (tail.rfind(mark, begin) for mark in self._written.think or ("\0", "\0"))
+        tail = prompt_ids[-_TAIL_TOKENS:]
+        begun = next((place for place in range(len(tail), 0, -1) if tail[place - 1] in self._begins), 0)
+        return self._thinking(tuple(tail[begun:]))
+
+    def _thinking_in(self, ids: Sequence[int]) -> Thinking:
+        tail = self._alphabet.text(ids)
+        opened, closed = map(tail.rfind, self._written.think or ("\0", "\0"))
         return "free" if opened == closed else "open" if opened > closed else "closed"
 
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:

@@ -184,8 +184,8 @@ class ReplyGrammar:
     def thinking_first(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> str | None:
         """What lets the reply to a prompt think before what the grammar of its sampling parameters holds it to; None
         where that grammar is to hold from the start, or there is none."""
-        name, thinking = next((name for name in _OWN if name in sampling), None), self._replies.thinking(prompt_ids)
-        if name is None or not self.thinks or thinking == "closed":
+        name = next((name for name in _OWN if name in sampling), None)
+        if name is None or not self.thinks or (thinking := self._replies.thinking(prompt_ids)) == "closed":
             return None
         thought = self._thought(thinking, lead=self._syntax.lead, head=self._syntax.answer_head)
         return self._tag([*thought, _OWN[name](sampling[name])])

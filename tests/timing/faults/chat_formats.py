@@ -193,8 +193,8 @@ CHAT_FORMATS = [
         "json-comes-before-a-thought-that-is-left-to-the-model",
         Promise.READING,
         PROXY,
-        'not self.thinks or thinking == "closed":\n            return None',
-        'not self.thinks or thinking != "open":\n            return None',
+        'thinking(prompt_ids)) == "closed":',
+        'thinking(prompt_ids)) != "open":',
         THINKING_FIRST,
     ),
     Fault(
