@@ -91,6 +91,8 @@ class ControlTokens:
 
     def _may_spell(self, tools: list[Any] | None) -> bool:
         """Whether their texts may have to be changed: to look through JSON takes a fraction of going through it."""
+        if not tools:
+            return False
         text = msgspec.json.encode(tools).decode()
         return any(first in text and finder.search(text) for first, finder in self._json_finders)
 

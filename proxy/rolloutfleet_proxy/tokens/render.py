@@ -43,6 +43,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _KEPT_RENDERERS = 16
 _LONGEST_KEPT = 4096
 """Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""
+_LOOKED_THROUGH = 1024
+"""Ids that are searched in one go."""
 _KWARGS = "chat_template_kwargs"
 _LONGEST_NAME = 100
 _OWN_WORDS = ("value_error", "assertion_error")
@@ -79,7 +81,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
 
     messages: list[Message]
     args: TemplateArgs
-    turn: tuple[list[int], list[int]] | None = None
+    turn: tuple[array[int], array[int]] | None = None
     """The open end of that turn: a tail of its prompt, and its output."""
 
 
@@ -115,6 +117,8 @@ class ChatFormat:
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
+        self._is_stop = np.isin(np.arange(max(self.stop_token_ids, default=0) + 2), self.stop_token_ids)
+        """Its last row stands for all ids beyond it."""
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
@@ -253,9 +257,9 @@ class ChatFormat:
         messages, args = ask.messages, ask.args
         if ask.turn is None:
             return self.full(messages, args)
-        tail, output = ask.turn
+        tail, output = ask.turn[0].tolist(), ask.turn[1]
         renderer = self._renderer_for(args.kwargs)
-        packed = self.vocabulary.packed(output) if self.vocabulary.decodes_by_bytes else output
+        packed = self.vocabulary.packed(output) if self.vocabulary.decodes_by_bytes else output.tolist()
         try:
             bridge = partial(renderer.bridge_to_next_turn, new_messages=messages, tools=self._tools(args))
             added = _bridged(bridge, tail, packed)
@@ -347,15 +351,24 @@ class ChatFormat:
         takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
         return Unrenderable(f"the chat format {self.name} has no argument {unknown}: {takes}", param=_argument(unknown))
 
-    def _open_end(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _open_end(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> tuple[array[int], array[int]]:
         """The last, still open stretch of a turn, as (prompt, output): all that a bridge looks at.
 
         A stop token inside the output (a caller may have them ignored) closes nothing; what follows it is open.
         """
-        cut = _last(output_ids[:-1], self.stop_token_ids)
+        cut = self._last_stop(output_ids[:-1])
         if cut is not None:
-            return list(output_ids[cut : cut + 1]), list(output_ids[cut + 1 :])
-        return list(prompt_ids[_last(prompt_ids, self.stop_token_ids) or 0 :]), list(output_ids)
+            return array("i", output_ids[cut : cut + 1]), array("i", output_ids[cut + 1 :])
+        return array("i", prompt_ids[self._last_stop(prompt_ids) or 0 :]), array("i", output_ids)
+
+    def _last_stop(self, ids: Sequence[int]) -> int | None:
+        """Position of the last of the stop tokens; None where there is none."""
+        for end in range(len(ids), 0, -_LOOKED_THROUGH):  # it is mostly near the end
+            some = np.asarray(ids[max(0, end - _LOOKED_THROUGH) : end], np.int32)
+            found = self._is_stop.take(some.view(np.uint32), mode="clip")[::-1]
+            if found[behind := int(found.argmax())]:
+                return end - 1 - behind
+        return None
 
 
 def _bridged(bridge: Callable[..., Any], tail: list[int], output: list[int]) -> list[int] | None:
@@ -376,9 +389,3 @@ def _argument(name: str) -> str:
 def _joined(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> array[int]:
     """Both as one array."""
     return array("i", prompt_ids) + array("i", output_ids)
-
-
-def _last(ids: Sequence[int], wanted: Sequence[int]) -> int | None:
-    """Position of the last of the wanted ids; None where there is none."""
-    found = np.asarray(ids, np.int32)
-    return max((int(places[-1]) for each in wanted if len(places := np.flatnonzero(found == each))), default=None)

@@ -223,7 +223,7 @@ class TaggedParser(ReplyParser):
     def _next_mark(self, final: bool) -> str:
         """The next mark, with the text before it taken; empty where there is none."""
         marks = self._format.marks[self.within]
-        match = marks.pattern.search(self._text)
+        match = marks.first_in(self._text)
         unsure = 0 if match or final else marks.begun(self._text)
         self._take(self.within, match.start() if match else len(self._text) - unsure)
         return match.group() if match else ""
@@ -242,16 +242,23 @@ class _Marks:
 
     def __init__(self, marks: Iterable[str]) -> None:
         found = sorted(filter(None, marks), key=len, reverse=True)
-        self.pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")
+        self._is_empty = not found
+        self._pattern = re.compile("|".join(map(re.escape, found)))
         self._spelled = [mark for mark in found if len(mark) > 1]
 
     def begun(self, text: str) -> int:
         """How many of the text's last characters may be the beginning of a mark."""
         return max((overlap(text, mark) for mark in self._spelled), default=0)
 
+    def first_in(self, text: str) -> re.Match[str] | None:
+        """The first mark of a text."""
+        if not self._spelled and (self._is_empty or text.isascii()):
+            return None  # it has none of the characters that stand for tokens
+        return self._pattern.search(text)
+
     def are_no_part_of(self, text: str) -> bool:
         """Whether a text has no mark, and not the beginning of one at its end."""
-        return (not self._spelled and text.isascii()) or not (self.pattern.search(text) or self.begun(text))
+        return not (self.first_in(text) or self.begun(text))
 
 
 def overlap(text: str, mark: str) -> int:

@@ -83,7 +83,7 @@ class ReplyText:
 
     def finish(self) -> str:
         """What was held back."""
-        held = "".join(self._pieces(self._waiting))
+        held = "".join(self._pieces(self._waiting)) if self._waiting else ""
         return held if self._ended else held + self._decoder.decode(b"", final=True)
 
     def _pieces(self, ids: Sequence[int]) -> Iterable[str]:

@@ -188,7 +188,7 @@ class Vocabulary:
     def packed(self, token_ids: Sequence[int]) -> list[int]:
         """The same ids, with what lies between two marks packed into one."""
         ids = np.array(token_ids, dtype=np.int32)
-        marks = np.flatnonzero(self._is_mark.take(ids.view(np.uint32), mode="clip")).tolist()
+        marks = self._is_mark.take(ids.view(np.uint32), mode="clip").nonzero()[0].tolist()
         result: list[int] = []
         for before, mark in pairwise([-1, *marks, len(ids)]):
             if mark > before + 1:

@@ -187,14 +187,15 @@ def test_a_truncated_parent_is_closed(models: Path, name: str, cut: str) -> None
     assert not set(closing).isdisjoint(model.stop_token_ids) or name == "gpt-oss"
 
 
+@pytest.mark.parametrize("times", [1, 2000])
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_stop_token_in_the_middle_of_the_output_is_kept(models: Path, name: str) -> None:
+def test_a_stop_token_in_the_middle_of_the_output_is_kept(models: Path, name: str, times: int) -> None:
     """A caller may have stop tokens ignored."""
     model = chat_format(name, models)
     session = Session(model)
     first = session.ask(user("Hello?"))
     hello = model.vocabulary.encode("hello", add_special_tokens=False)
-    output = [*hello, model.stop_token_ids[0], *hello]
+    output = [*hello, model.stop_token_ids[0], *hello * times]
     session.answer(first, output)
     second = session.ask(user("Go on."))
     assert (second.parent, session.renders) == (0, ["extension"])
@@ -523,4 +524,5 @@ def test_a_bridge_sees_no_difference_in_a_packed_reply(models: Path, name: str) 
         expected = None
         if whole is not None and whole.token_ids[: len(prior)] == prior:
             expected = unpacked(whole.token_ids[len(prior) :])
-        assert model.rendered(Ask(new, TemplateArgs(TOOLS), (tail, output))) == expected
+        turn = array("i", tail), array("i", output)
+        assert model.rendered(Ask(new, TemplateArgs(TOOLS), turn)) == expected
