@@ -17,9 +17,10 @@ import os
 import unicodedata
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Final
+from weakref import finalize
 
 from tokenizers import Tokenizer
 
@@ -136,22 +137,44 @@ class EncodingThread:
     def __init__(self, encode: Callable[[str], bytes]) -> None:
         self._encode = encode
         self._lock = Lock()
-        self._thread, self._left = ThreadPoolExecutor(1, "encoder"), CHARACTERS
+        self._thread, self._left = _Thread(encode), CHARACTERS
 
     def __call__(self, text: str) -> bytes:
         """Raises EncoderFailed."""
         if len(text) >= LONG:
-            with ThreadPoolExecutor(1) as alone:
-                return self._asked(alone, text)
+            return _Thread(self._encode).ask(text)
         with self._lock:
             if self._left < len(text):
-                self._thread.shutdown(wait=False)
-                self._thread, self._left = ThreadPoolExecutor(1, "encoder"), CHARACTERS
+                self._thread, self._left = _Thread(self._encode), CHARACTERS
             self._left -= len(text)
-            return self._asked(self._thread, text)
+            return self._thread.ask(text)
 
-    def _asked(self, thread: ThreadPoolExecutor, text: str) -> bytes:
-        answer = thread.submit(self._encode, text)
-        if (error := answer.exception()) is not None:  # of any kind: a panic in Rust is none of Exception's
-            raise EncoderFailed(str(error)) from error
-        return answer.result()
+
+class _Thread:
+    """Encodes one text after the other, until nobody has this any more. Queues hand texts over at a third of what a
+    future costs."""
+
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        self._asked: SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None] = SimpleQueue()
+        Thread(target=_answer, args=(encode, self._asked), name="encoder", daemon=True).start()
+        finalize(self, self._asked.put, None)
+
+    def ask(self, text: str) -> bytes:
+        answers: SimpleQueue[bytes | BaseException] = SimpleQueue()
+        self._asked.put((text, answers))
+        answer = answers.get()
+        if isinstance(answer, BaseException):  # of any kind: a panic in Rust is none of Exception's
+            raise EncoderFailed(str(answer)) from answer
+        return answer
+
+
+def _answer(
+    encode: Callable[[str], bytes], asked: SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None]
+) -> None:
+    while question := asked.get():
+        text, answers = question
+        try:
+            answers.put(encode(text))
+        except BaseException as error:
+            answers.put(error)
+        del question, text  # else the last text stays in memory until the next one comes
