@@ -316,11 +316,11 @@ def _logprob_array(logprobs: list[float]) -> array[float]:
 def _check_ids(ids: array[int], *, vocab_size: int | None) -> None:
     if not ids:
         return
-    # A view of the array's memory: the extremes of 1,000 numbers in a microsecond, where min and max take 20.
-    view = np.frombuffer(ids, dtype=np.int32)
-    lowest, highest = _lowest(view), _highest(view)
-    if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
-        wrong = int(lowest if lowest < 0 else highest)
+    # A view of the array's memory: the largest of 1,000 numbers in a microsecond, where `max` takes 20. In it negative
+    # ones are larger than all others.
+    highest = int(_highest(np.frombuffer(ids, dtype=np.uint32)))
+    if highest > (_MAX_INT32 if vocab_size is None else vocab_size - 1):
+        wrong = highest if highest <= _MAX_INT32 else min(ids)
         raise Refused(Reason.OUT_OF_VOCABULARY, f"Output id {wrong} is outside a vocabulary of {vocab_size}.")
 
 

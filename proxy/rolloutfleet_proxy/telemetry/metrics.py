@@ -145,7 +145,9 @@ class Metrics:
 
         self._call_seconds = [self.call_seconds.labels(each) for each in ("answered", "failed")]
         self._step_seconds = [self.step_seconds.labels(step) for step in STEPS]
-        self._turn_tokens = [self.turn_tokens.labels(kind) for kind in ("prompt", "completion")]
+        self._turn_tokens = [
+            (self.tokens.labels(kind), self.turn_tokens.labels(kind)) for kind in ("prompt", "completion")
+        ]
         self.in_flight = 0
         """Turns being made: drains and trims go by it, too."""
         self.calls_in_flight.set_function(lambda: self.in_flight)
@@ -176,10 +178,9 @@ class Metrics:
     def committed(self, kind: str, *, prompt_tokens: int, completion_tokens: int, seconds: Sequence[float]) -> None:
         """Count a committed turn; `seconds` are those of its steps."""
         self.turns.labels(kind).inc()
-        self.tokens.labels("prompt").inc(prompt_tokens)
-        self.tokens.labels("completion").inc(completion_tokens)
-        for tokens, count in zip(self._turn_tokens, (prompt_tokens, completion_tokens), strict=True):
-            tokens.observe(count)
+        for (total, each), count in zip(self._turn_tokens, (prompt_tokens, completion_tokens), strict=True):
+            total.inc(count)
+            each.observe(count)
         for step, took in zip(self._step_seconds, seconds, strict=True):
             step.observe(took)
 
