@@ -266,9 +266,13 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     def _attempt(
-        self, jobs: list[_Job], *, with_deliveries: bool = False, in_reserve: bool = False
+        self, jobs: list[_Job], *, with_deliveries: bool = False, in_reserve: bool = False, guarded: bool = False
     ) -> Exception | None:
-        """One transaction over `jobs`. Returns what stopped all of it, or None."""
+        """One transaction over `jobs`. Returns what stopped all of it, or None.
+
+        `guarded`: what an operation wrote before it raised can be undone alone. Hardly any does so, and to provide for
+        it takes two more statements for each.
+        """
         connection = self._connection
         served, wall, keep = self._clock.now(), self._wall(), self.keep_fraction
         counts: Counter[tuple[str, str, str]] = Counter()
@@ -281,7 +285,9 @@ class Writer:
                 transaction = Transaction(
                     connection, served=served, wall=wall, keep_fraction=keep, in_reserve=in_reserve
                 )
-                self._run_one(job, transaction, counts)
+                if not self._run_one(job, transaction, counts, guarded=guarded):
+                    connection.execute("ROLLBACK")
+                    return self._attempt(jobs, with_deliveries=with_deliveries, in_reserve=in_reserve, guarded=True)
             failpoints.reach(failpoints.IN_TRANSACTION)
             write_counts(connection, counts)
             changed = connection.total_changes > before
@@ -300,9 +306,14 @@ class Writer:
             return explained if changed or not isinstance(explained, DiskFull) else None
         return None
 
-    def _run_one(self, job: _Job, transaction: Transaction, counts: Counter[tuple[str, str, str]]) -> None:
+    def _run_one(
+        self, job: _Job, transaction: Transaction, counts: Counter[tuple[str, str, str]], *, guarded: bool
+    ) -> bool:
+        """False where it raised, and what it wrote can only be undone with all else."""
         connection = self._connection
-        connection.execute("SAVEPOINT job")
+        if guarded:
+            connection.execute("SAVEPOINT job")
+        before = connection.total_changes
         job.error = None
         try:
             job.result = job.operation(transaction)
@@ -313,11 +324,12 @@ class Writer:
         except Exception as error:
             job.error = error
         if job.error is None:
-            connection.execute("RELEASE job")
             counts.update(transaction.counts)
-        else:
+        elif guarded:
             connection.execute("ROLLBACK TO job")
+        if guarded:
             connection.execute("RELEASE job")
+        return guarded or job.error is None or connection.total_changes == before
 
 
 def _deliver(jobs: list[_Job]) -> None:

@@ -327,9 +327,9 @@ FAULTS = [
         "answers-before-the-commit",
         Promise.COMMIT,
         PROXY,
-        "                self._run_one(job, transaction, counts)\n",
-        "                self._run_one(job, transaction, counts)\n"
-        "                self._loop.call_soon_threadsafe(_deliver, [job])\n",
+        "            failpoints.reach(failpoints.IN_TRANSACTION)\n",
+        "            self._loop.call_soon_threadsafe(_deliver, jobs)\n"
+        "            failpoints.reach(failpoints.IN_TRANSACTION)\n",
         (*STORE, ON_DISK),
     ),
     Fault(

@@ -27,9 +27,10 @@ def _answer_before_commit() -> None:
 
     run_one = writer.Writer._run_one
 
-    def and_deliver(self, job, transaction, counts):  # type: ignore[no-untyped-def]
-        run_one(self, job, transaction, counts)
+    def and_deliver(self, job, transaction, counts, **given):  # type: ignore[no-untyped-def]
+        done = run_one(self, job, transaction, counts, **given)
         self._loop.call_soon_threadsafe(writer._deliver, [job])
+        return done
 
     writer.Writer._run_one = and_deliver  # type: ignore[method-assign]
 
