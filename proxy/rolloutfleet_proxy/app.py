@@ -69,9 +69,10 @@ MISTAKES = (BadKeyFile, StoreUnusable, DamageFound, ModelUnreadable)
 """Why an app may fail to open that a user can mend."""
 _ANNOTATIONS = re.compile(r"/sessions/[^/]+/annotations")
 _ROUTES = (
-    *(documents, ops, models, responses, sessions, viewing, annotations, exports, dumps, shards, weights),
+    *(sessions, documents, ops, models, responses, viewing, annotations, exports, dumps, shards, weights),
     receipts,
 )
+"""In the order in which FastAPI looks through them for a path."""
 _NATIVE = [route for module in _ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
 _TEMPLATES = [route.path for route in _NATIVE]
 
