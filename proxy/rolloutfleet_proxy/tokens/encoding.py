@@ -151,8 +151,10 @@ class EncodingThread:
 
 
 class _Thread:
-    """Encodes one text after the other, until nobody has this any more. Queues hand texts over at a third of what a
-    future costs."""
+    """Encodes one text after the other, until nobody has this any more.
+
+    Texts and ids are handed over by queues, which cost less than futures do.
+    """
 
     def __init__(self, encode: Callable[[str], bytes]) -> None:
         self._asked: SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None] = SimpleQueue()

@@ -24,7 +24,7 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
 _KEPT: Final = 64
-"""Of those ends, the most of which is kept what they say."""
+"""Such ends, of which it is kept whether they open a thought."""
 
 
 class StreamDiverged(Exception):
