@@ -23,7 +23,7 @@ from benchmarks.rigs.plan import Plan
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     binaries.build()
-    shape = Shape(in_flight=CAPTURE_IN_FLIGHT, warmup=options.warmup, window=options.window)
+    shape = Shape(in_flight=CAPTURE_IN_FLIGHT, warmup=options.warmup, window=options.window, stream=options.stream)
     figures = against(options.checkout, pairs=options.pairs, shape=shape)
     for each in figures:
         print(f"{each.line}  ({each.spread[0]:.4g} to {each.spread[1]:.4g})")
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("checkout", type=Path, help="the other one's folder")
     parser.add_argument("--pairs", type=int, default=20, metavar="N", help="pairs of windows (20)")
+    parser.add_argument("--stream", action="store_true", help="answers are streamed, not whole")
     parser.add_argument("--warmup", type=float, default=1.0, metavar="S", help="seconds before each window (1)")
     parser.add_argument("--window", type=float, default=4.0, metavar="S", help="seconds that are counted (4)")
     return parser
