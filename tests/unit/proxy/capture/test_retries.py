@@ -183,11 +183,22 @@ TestRetries = Retries.TestCase
 TestRetries.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 
 
-def committed(within: Session, number: int, digest: bytes, *, parent: int | None = None) -> None:
-    """A turn whose answer arrived."""
+def committed(
+    within: Session, number: int, digest: bytes, *, parent: int | None = None, delivered: Delivery = Delivery.ARRIVED
+) -> None:
+    """A turn, and what became of its answer."""
     start = 0 if parent is None else 2
     node = Node(turn=number, parent=parent, start=start, length=start + 2, history=bytes([number]) * 16)
-    within.add(node, Brief(f"turn-{number}", digest, None, Delivery.ARRIVED, tokens=2), 2)
+    within.add(node, Brief(f"turn-{number}", digest, None, delivered, tokens=2), 2)
+
+
+@pytest.mark.parametrize(("delivered", "given"), [(Delivery.UNDER_WAY, None), (Delivery.LOST, 1)])
+def test_a_request_without_a_mark_gets_an_answer_that_was_lost_and_none_that_is_on_its_way(
+    delivered: Delivery, given: int | None
+) -> None:
+    found = open_session()
+    committed(found, 1, b"a" * 16, delivered=delivered)
+    assert earlier(found, Attempt(b"a" * 16, None, False)) == given
 
 
 def test_a_marked_retry_gets_the_newest_turn_unless_another_extends_it() -> None:
