@@ -242,8 +242,7 @@ class _Marks:
 
     def __init__(self, marks: Iterable[str]) -> None:
         found = sorted(filter(None, marks), key=len, reverse=True)
-        self._is_empty = not found
-        self._pattern = re.compile("|".join(map(re.escape, found)))
+        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
         self._spelled = [mark for mark in found if len(mark) > 1]
 
     def begun(self, text: str) -> int:
@@ -252,8 +251,8 @@ class _Marks:
 
     def first_in(self, text: str) -> re.Match[str] | None:
         """The first mark of a text."""
-        if not self._spelled and (self._is_empty or text.isascii()):
-            return None  # it has none of the characters that stand for tokens
+        if self._pattern is None or (not self._spelled and text.isascii()):
+            return None  # ASCII has none of the characters that stand for tokens
         return self._pattern.search(text)
 
     def are_no_part_of(self, text: str) -> bool:
