@@ -270,8 +270,8 @@ class Writer:
     ) -> Exception | None:
         """One transaction over `jobs`. Returns what stopped all of it, or None.
 
-        `guarded`: what an operation wrote before it raised can be undone alone. Hardly any does so, and to provide for
-        it takes two more statements for each.
+        `guarded`: each operation has a savepoint, so that what one wrote before it raised is undone alone. Hardly any
+        raises after a write, and a savepoint takes two more statements.
         """
         connection = self._connection
         served, wall, keep = self._clock.now(), self._wall(), self.keep_fraction

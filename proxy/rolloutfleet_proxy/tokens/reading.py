@@ -23,8 +23,8 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
-_KEPT: Final = 64
-"""Such ends, of which it is kept whether they open a thought."""
+_CACHED: Final = 64
+"""Entries of the cache that says whether such an end opens a thought."""
 
 
 class StreamDiverged(Exception):
@@ -53,7 +53,7 @@ class ReplyFormat:
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
         self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
-        self._thinking = lru_cache(_KEPT)(self._thinking_in)
+        self._thinking = lru_cache(_CACHED)(self._thinking_in)
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
