@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -94,6 +95,18 @@ class Connector(aiohttp.TCPConnector):
         super().__init__(**options)
         handler: type[ResponseHandler] = _Bounded
         self._factory = partial(handler, loop=self._loop)
+
+    async def _create_connection(self, *asked: Any) -> ResponseHandler:
+        """As aiohttp's. Of a failure it empties the frames: some hold it in turn, and with it the request's body, which
+        only a collection of garbage would free."""
+        try:
+            return await super()._create_connection(*asked)
+        except (aiohttp.ClientError, OSError) as failure:
+            error: BaseException | None = failure
+            while error is not None:
+                traceback.clear_frames(error.__traceback__)
+                error = error.__cause__ or error.__context__
+            raise
 
 
 def new_session(

@@ -1,11 +1,14 @@
 """HTTP to the gateway on the loop that a proxy runs on, through ports."""
 
+import gc
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import aiohttp
 import pytest
 import uvloop
 from tests.processes import free_port
@@ -15,11 +18,33 @@ from tests.unit.proxy.engine.connecting import BROKEN, LAST, OK, posted, says, s
 from rolloutfleet_proxy.engine.connections import Connections, Unreachable
 
 
-async def finds_no_server_unreachable() -> None:
-    client = Connections(f"http://127.0.0.1:{free_port()}", silence=5)
-    with pytest.raises(Unreachable):
-        await posted(client)
-    await client.aclose()
+def nobody() -> AbstractContextManager[str]:
+    """The address of a port that nobody listens on."""
+    return nullcontext(f"http://127.0.0.1:{free_port()}")
+
+
+@contextmanager
+def busy() -> Iterator[str]:
+    """The address of a server that takes no further connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        with socket.create_connection(address):
+            yield f"http://127.0.0.1:{address[1]}"
+
+
+async def finds_no_server_unreachable(server: Callable[[], AbstractContextManager[str]]) -> None:
+    """And keeps nothing of the request, whose body may be large, until a collection of garbage."""
+    with server() as url:
+        client = Connections(url, silence=5)
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.raises(Unreachable):
+                await posted(client)
+            assert [found for found in gc.get_objects() if isinstance(found, aiohttp.ClientRequest)] == []
+        finally:
+            gc.enable()
+        await client.aclose()
 
 
 async def has_the_system_watch_its_connections() -> None:
@@ -42,7 +67,7 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     connecting.reads_together_what_follows_quickly,
     connecting.closes_a_stream_that_rests,
     partial(connecting.ends_the_connection_of_a_cancelled_call, OK[:-1]),
-    finds_no_server_unreachable,
+    *(partial(finds_no_server_unreachable, server) for server in (nobody, busy)),
     has_the_system_watch_its_connections,
     *(partial(connecting.says_what_breaks_off_and_does_not_send_it_again, each) for each in BROKEN.values()),
     *(partial(connecting.leaves_a_connection_of_no_more_use, each) for each in LAST.values()),
