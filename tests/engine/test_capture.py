@@ -125,7 +125,8 @@ def test_what_the_engine_refuses_is_a_400_and_no_turn(session: AgentSession) -> 
 class Talk:
     """A long streamed turn, under way; how it ended once it has."""
 
-    def __init__(self, client: openai.AsyncOpenAI, tokens: int) -> None:
+    def __init__(self, client: openai.AsyncOpenAI, engine: Engine, tokens: int) -> None:
+        self._engine = engine
         self._task = asyncio.create_task(self._run(client, tokens))
 
     async def _run(self, client: openai.AsyncOpenAI, tokens: int) -> str | None:
@@ -141,9 +142,9 @@ class Talk:
             finish_reason = chunk.choices[0].finish_reason
         return finish_reason
 
-    async def begun(self, engine: Engine, *, tokens: int = 100) -> None:
+    async def begun(self, *, tokens: int = 100) -> None:
         """The engine is asked, as text is held back where random words happen to begin a tool call."""
-        await eventually(lambda: self._task.done() or engine.tokens_held() > tokens)
+        await eventually(lambda: self._task.done() or self._engine.tokens_held() > tokens)
         if self._task.done():
             raise AssertionError(f"it has ended: {await self._task}")
 
@@ -153,7 +154,11 @@ class Talk:
             await self._task
 
     async def finish_reason(self) -> str | None:
-        return await asyncio.wait_for(self._task, PATIENCE)
+        """How it ended. Raises TimeoutError where the engine stands still: a busy one takes minutes for a long turn."""
+        while not self._task.done():
+            held = await asyncio.to_thread(self._engine.tokens_held)
+            await eventually(lambda held=held: self._task.done() or self._engine.tokens_held() != held)
+        return await self._task
 
 
 @pytest.fixture
@@ -171,8 +176,8 @@ async def endless_talk(session: AgentSession, real_engine: Engine) -> AsyncItera
 @contextlib.asynccontextmanager
 async def talking(session: AgentSession, engine: Engine, tokens: int) -> AsyncIterator[Talk]:
     async with session.async_client() as client:
-        talk = Talk(client, tokens)
-        await talk.begun(engine)
+        talk = Talk(client, engine, tokens)
+        await talk.begun()
         yield talk
         with contextlib.suppress(openai.APIError):
             await talk.leave()
