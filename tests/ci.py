@@ -23,7 +23,7 @@ from tests.paths import ROOT
 from tests.timing.__main__ import files, read
 
 LOGS: Final = ROOT / ".cache" / "ci"
-LANES: Final = (("integration",), ("engine",), ("system", "browser", "agents", "cluster"))
+LANES: Final = (("integration", "agents", "browser", "system"), ("engine", "cluster"))
 """One after the other in a lane, the lanes side by side. What takes long to prepare comes late."""
 PREPARED: Final = {"engine": "sglang", "cluster": "cluster"}
 """The make target whose end a part waits for."""
