@@ -6,6 +6,7 @@ The judge is the engine's own log of requests. Its weights are random, and so ar
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -157,8 +158,11 @@ class Talk:
         """How it ended. Raises TimeoutError where the engine stands still: a busy one takes minutes for a long turn."""
         while not self._task.done():
             held = await asyncio.to_thread(self._engine.tokens_held)
-            await eventually(lambda held=held: self._task.done() or self._engine.tokens_held() != held)
+            await eventually(partial(self._has_gone_on, held))
         return await self._task
+
+    def _has_gone_on(self, held: int) -> bool:
+        return self._task.done() or self._engine.tokens_held() != held
 
 
 @pytest.fixture
