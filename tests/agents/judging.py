@@ -6,6 +6,9 @@ from typing import Any
 from tests.fleets import AgentSession, Fleet
 from tests.integration.proxy.judge import assert_the_engines_own, exported_turns, joined_notes
 
+from rolloutfleet.fleet import Command, Whereabouts
+from rolloutfleet.fleet import Fleet as Trainer
+
 Json = Any
 
 
@@ -40,6 +43,18 @@ def assert_one_conversation(turns: list[Json]) -> None:
     assert [turn["parent_id"] for turn in turns] == [None, *(turn["turn_id"] for turn in turns[:-1])], [
         (turn["turn_id"], turn["parent_id"], turn["branch_reason"]) for turn in turns
     ]
+
+
+def assert_rolls_out(fleet: Fleet, command: Command, task: str, *, turns: int) -> None:
+    """A rollout runs the command twice at once, and each run is one row of so many turns, with its reward."""
+    where = Whereabouts.from_url(fleet.proxy.url, admin_key=fleet.proxy.key)
+    with (
+        Trainer(where, progress=False) as trainer,
+        trainer.rollout(command, [task], n=2, reward=lambda session, task: 0.5) as episodes,
+    ):
+        [group] = list(episodes)
+    assert [(one.outcome, one.error, one.reward, len(one.rows)) for one in group] == [("completed", None, 0.5, 1)] * 2
+    assert [len(row.turn_ids) for one in group for row in one.rows] == [turns, turns]
 
 
 def _export(session: AgentSession) -> list[Json]:

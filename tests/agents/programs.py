@@ -23,6 +23,11 @@ DOCS: Final = ROOT / "docs" / "agents"
 TIMEOUT: Final = START
 """Seconds for one run. Most take two to four; those that wait out a restart of the proxy take longest."""
 
+UNASKED: Final = "--permission-mode=bypassPermissions"
+"""Claude Code asks nobody."""
+FREE: Final = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+"""Codex may do everything."""
+
 Json = Any
 
 
@@ -115,7 +120,7 @@ class ClaudeCode(Program):
         return {**bare_environment(self.folder), **documented, **own}
 
     def start(self, prompt: str, *options: str) -> Running:
-        output = ("--output-format=stream-json", "--verbose", "--permission-mode=bypassPermissions")
+        output = ("--output-format=stream-json", "--verbose", UNASKED)
         return self._start([claude_code(), "--print", prompt, *output, *options], self.environment)
 
 
@@ -127,12 +132,11 @@ class Codex(Program):
         home.mkdir(parents=True, exist_ok=True)
         config = documented_block("codex.md", "toml").replace("SESSION_URL/v1", self.base_url)
         (home / "config.toml").write_text(config)
-        free = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
         # By default it gives up sooner than a busy machine may have started a proxy again.
         patient = ("-c", "model_providers.rolloutfleet.stream_max_retries=30")
         own = {"CODEX_HOME": str(home), "SESSION_KEY": self.api_key}
         return self._start(
-            [codex(), "exec", "--json", *free, *patient, *options, prompt], {**bare_environment(self.folder), **own}
+            [codex(), "exec", "--json", *FREE, *patient, *options, prompt], {**bare_environment(self.folder), **own}
         )
 
 

@@ -14,12 +14,14 @@ import pytest
 from tests.agents.breaking import DONE, TASK, Breaking
 from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
-from tests.agents.judging import assert_one_conversation, by_lineage, judged
+from tests.agents.judging import assert_one_conversation, assert_rolls_out, by_lineage, judged
 from tests.agents.loops.told import QUESTION
-from tests.agents.programs import ClaudeCode, Ended
+from tests.agents.programs import UNASKED, ClaudeCode, Ended, claude_code
 from tests.agents.running import TIMEOUT, told_by
 from tests.fleets import AgentSession, Fleet
 from tests.integration.proxy.metrics import samples
+
+from rolloutfleet import Command
 
 Json = Any
 
@@ -91,6 +93,12 @@ def test_tool_rounds_and_calls_at_once_are_one_conversation(
     turns = judged(fleet, session)
     assert len(turns) == 4
     assert_one_conversation(turns)
+
+
+def test_a_rollout_runs_it_as_a_command(fleet: Fleet, tmp_path: Path) -> None:
+    own = {"HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path / "config"), "IS_SANDBOX": "1"}
+    line = [str(claude_code()), "--print", "{task}", UNASKED]
+    assert_rolls_out(fleet, Command(line, for_="claude-code", cwd=tmp_path, env=own), TASK, turns=4)
 
 
 def test_sub_agents_at_work_together_have_lineages_of_their_own(

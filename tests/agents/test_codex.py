@@ -12,11 +12,13 @@ import pytest
 from tests.agents.breaking import DONE, TASK, Breaking
 from tests.agents.fleet import call, fleet_on_cue, weather_rounds
 from tests.agents.install import python_of
-from tests.agents.judging import assert_one_conversation, by_lineage, judged
+from tests.agents.judging import assert_one_conversation, assert_rolls_out, by_lineage, judged
 from tests.agents.loops.told import QUESTION
-from tests.agents.programs import Codex, Ended, bare_environment, documented_variables
+from tests.agents.programs import FREE, Codex, Ended, bare_environment, codex, documented_variables
 from tests.agents.running import TIMEOUT, told_by
 from tests.fleets import AgentSession, Fleet
+
+from rolloutfleet import Command
 
 Json = Any
 
@@ -75,6 +77,11 @@ def test_tool_rounds_and_calls_at_once_are_one_conversation(fleet: Fleet, sessio
     turns = judged(fleet, session)
     assert len(turns) == 4
     assert_one_conversation(turns)
+
+
+def test_a_rollout_runs_it_as_a_command(fleet: Fleet, tmp_path: Path) -> None:
+    line = [str(codex()), "exec", *FREE, "{task}"]
+    assert_rolls_out(fleet, Command(line, for_="codex", cwd=tmp_path, env={"HOME": str(tmp_path)}), TASK, turns=4)
 
 
 def test_a_sub_agent_has_a_lineage_of_its_own(fleet: Fleet, session: AgentSession, agent: Codex) -> None:
