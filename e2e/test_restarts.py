@@ -54,7 +54,7 @@ def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
 def test_agents_at_the_service_notice_no_container_and_no_pod_that_is_replaced(
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:
-    fleet = Fleet(namespace, images, spec={"endpoint": {"publicURL": f"http://demo.{namespace.namespace}.svc"}})
+    fleet = Fleet(namespace, images)
     fleet.make()
     with fleet.traffic(retries=2) as traffic:
         for way in ("Container", "Pod"):

@@ -144,6 +144,9 @@ class ProxySettings(BaseModel):
     peers: PeersSettings = PeersSettings()
     public_url: Address | None = None
     """The address that sessions are given, instead of the owner's own."""
+    service_url: Address | None = None
+    """The address that all proxies share. Sessions of a fleet of several proxies are given it, unless `public_url` is
+    set: whichever proxy a call reaches passes it on to the owner, and holds it while that restarts."""
     gateway_url: Address
     """Where the SGLang gateway is."""
     gateway_api_key_file: Path | None = None

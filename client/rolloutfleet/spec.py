@@ -333,10 +333,13 @@ class AuthSpec(SpecModel):
 
 
 class EndpointSpec(SpecModel):
-    """How agents outside the cluster reach the fleet."""
+    """How agents reach the fleet."""
 
     public_url: Annotated[Address | None, Field(alias="publicURL")] = None
-    """The address that sessions are given; by default the owner's own."""
+    """The address that sessions are given; by default the Service's."""
+    direct: bool = False
+    """Whether sessions are given their owner's own address in place of the Service's. It saves what passing a call on
+    costs, and agents meet an error when that proxy's pod is replaced."""
     ingress: KubernetesObject | None = None
     """An Ingress to create: its class, host, annotations and TLS."""
 

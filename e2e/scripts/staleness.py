@@ -54,7 +54,7 @@ print(
     json.dumps(
         {
             "idle": idle["session_id"],
-            "idle_owner": int(idle["base_url"].partition("-proxy-")[2].partition(".")[0]),
+            "idle_owner": int(idle["session_id"].removeprefix("s").partition("-")[0]),
             "idle_status": status,
             "busy_turns": turns,
             "busy_errors": errors,

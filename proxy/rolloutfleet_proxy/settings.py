@@ -51,8 +51,15 @@ class SettingsInForce:
 
     @property
     def public_address(self) -> str:
-        """Where users reach this proxy: at the public address where there is one, else at its own."""
+        """Where trainers reach this proxy: at the public address where there is one, else at its own."""
         return self.current.public_url or self.current.address_of(self.current.ordinal)
+
+    @property
+    def session_address(self) -> str:
+        """Where agents reach its sessions. Alone, a proxy that restarts has nobody to hold their calls, but for its own
+        backlog, which a Service would not lead to."""
+        shared = self.current.service_url if self.current.replicas > 1 else None
+        return self.current.public_url or shared or self.public_address
 
 
 class SettingsSource:

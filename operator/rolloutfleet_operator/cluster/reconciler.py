@@ -17,7 +17,7 @@ from rolloutfleet_operator.cluster import failpoints, observe, reading
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
 from rolloutfleet_operator.cluster.apply import Children, Id, Outcome, identity
 from rolloutfleet_operator.cluster.children import all as every
-from rolloutfleet_operator.cluster.children import names, templates
+from rolloutfleet_operator.cluster.children import names, network, templates
 from rolloutfleet_operator.cluster.children import proxies as proxy_children
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import content_hash
@@ -345,7 +345,7 @@ class Reconciler:
             operator_version=self._shared.version,
             operator=f"{self._shared.operator.lease_namespace}/{self._shared.operator.lease_name}",
             settings_since=_settings_since(there.child("ConfigMap", fleet.settings), fleet.generation),
-            endpoint=spec.endpoint.public_url or f"http://{self._shared.operator.host(fleet.service, fleet.namespace)}",
+            endpoint=spec.endpoint.public_url or network.address(fleet, self._shared.operator),
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),
         )
 

@@ -299,7 +299,7 @@ class SessionService:
 
     def _base_url(self, session: str) -> str:
         """What an OpenAI SDK takes."""
-        return f"{self.settings.public_address}/sessions/{session}/v1"
+        return f"{self.settings.session_address}/sessions/{session}/v1"
 
 
 def _limited(asked: StartSessions, fleet: LimitsSpec) -> StartSessions:

@@ -77,7 +77,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         },
         "engine": {"replicas": 1, "gpus": 1, "args": [], "podTemplate": {}},
         "auth": {"secret": None, "rotate": None, "overlap": "1h"},
-        "endpoint": {"publicURL": None, "ingress": None},
+        "endpoint": {"publicURL": None, "direct": False, "ingress": None},
         "networkPolicy": None,
         "updatePolicy": "Automatic",
         "restart": None,

@@ -6,7 +6,7 @@
       ingress: {host: rollouts.example.com, className: nginx, annotations: {…}, tls: [{hosts: […], secretName: …}]}
 
 The fleet itself and the operator always get through a NetworkPolicy; the gateway is for proxies and the operator alone.
-Through the Ingress any ready proxy may take a call: the one that is not its session's owner passes it on.
+Through Service and Ingress any ready proxy may take a call: the one that is not its session's owner passes it on.
 """
 
 from collections.abc import Mapping
@@ -100,8 +100,13 @@ def proxies_by_name(fleet: Fleet) -> Manifest:
 
 
 def ready_proxies(fleet: Fleet) -> Manifest:
-    """Any ready proxy: where sessions are started."""
+    """Any ready proxy: where sessions are started, and where their calls go."""
     return _service(fleet, fleet.service, Component.PROXY, names.SERVICE_PORT, type="ClusterIP")
+
+
+def address(fleet: Fleet, operator: OperatorSettings) -> str:
+    """The address of that Service."""
+    return f"http://{operator.host(fleet.service, fleet.namespace)}"
 
 
 def gateway_service(fleet: Fleet) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec import FleetSpec, memory_limit
 from rolloutfleet.units import format_quantity
-from rolloutfleet_operator.cluster.children import names
+from rolloutfleet_operator.cluster.children import names, network
 from rolloutfleet_operator.cluster.children import settings as settings_of
 from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import Fixed, merge
@@ -121,7 +121,7 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
         "name": CONTAINER,
         "image": spec.image or operator.proxy_image,
         "args": ["--settings", f"{names.SETTINGS_PATH}/{names.SETTINGS_FILE}"],
-        "env": _environment(spec),
+        "env": _environment(fleet, operator),
         "ports": [{"name": "http", "containerPort": names.PROXY_PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
         "volumeMounts": _mounts(fleet),
@@ -134,13 +134,16 @@ def _container(fleet: Fleet, operator: OperatorSettings) -> Manifest:
     }
 
 
-def _environment(spec: FleetSpec) -> list[Manifest]:
+def _environment(fleet: Fleet, operator: OperatorSettings) -> list[Manifest]:
+    spec = fleet.spec
     variables: list[Manifest] = [
         {
             "name": f"{ENVIRONMENT}ORDINAL",
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX_LABEL}']"}},
         }
     ]
+    if not spec.endpoint.direct:
+        variables.append({"name": f"{ENVIRONMENT}SERVICE_URL", "value": network.address(fleet, operator)})
     if spec.tokenizer.token_secret is not None:
         reference = {"name": spec.tokenizer.token_secret, "key": "token"}
         variables.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})

@@ -74,7 +74,7 @@ def _written(settings: ProxySettings) -> dict[str, Any]:
 
 def set_here(settings: ProxySettings) -> frozenset[str]:
     """The settings that the operator decides; the environment of a podTemplate may set the others."""
-    return frozenset((*settings.model_fields_set, "ordinal")) - {"log"}
+    return frozenset((*settings.model_fields_set, "ordinal", "service_url")) - {"log"}
 
 
 def config_map(fleet: Fleet, settings: ProxySettings) -> Manifest:

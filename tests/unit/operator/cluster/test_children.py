@@ -214,6 +214,15 @@ def test_another_key_of_the_control_plane_brings_new_gateways() -> None:
     assert gateway("one") == gateway("one") != gateway("another")
 
 
+def test_sessions_are_given_the_services_address_unless_the_owners_is_asked_for() -> None:
+    def told(**endpoint: object) -> list[str]:
+        proxy = container_of(made(fleet_of(endpoint=endpoint)), "StatefulSet", "math-proxy")
+        return [each["value"] for each in proxy["env"] if each["name"] == "ROLLOUTFLEET_SERVICE_URL"]
+
+    assert told() == ["http://math.rl.svc.cluster.local"]
+    assert told(direct=True) == []
+
+
 def test_no_key_is_in_environment_arguments_or_probes() -> None:
     children = made(fleet_of(gateway={"apiKeySecret": "engines"}, tokenizer={"tokenSecret": "hub"}))
     for kind, name in (("StatefulSet", "math-proxy"), ("Deployment", "math-gateway")):
@@ -326,6 +335,7 @@ OTHER: dict[str, Mapping[str, Any]] = {
     "podTemplate": {"proxies": {"podTemplate": {"metadata": {"annotations": {"a": "b"}}}}},
     "dump volume": {"sessions": {"dump": {"volume": {"emptyDir": {}}}}},
     "public url": {"endpoint": {"publicURL": "https://a.b"}},
+    "direct": {"endpoint": {"direct": True}},
 }
 
 
