@@ -23,6 +23,7 @@ from benchmarks.rigs import (
     machine,
     memory,
     operating,
+    passing,
     r1,
     reclaiming,
     restarts,
@@ -59,6 +60,9 @@ TABLE: Final[dict[str, Rig]] = {
     ),
     "capture_vs_peers": Rig(
         beside.capture_vs_peers, "CPU a request of a FastAPI+httpx proxy, and of LiteLLM's, ÷ CPU of the proxy"
+    ),
+    "passed_vs_direct": Rig(
+        passing.passed_vs_direct, "CPU a request of both proxies, passed on ÷ straight to the owner", "at most 1.25"
     ),
     "served_at_400": Rig(
         served.served_at(400, goal=0.97), "0.5 s engine, 400 in flight: rate ÷ the gateway's own", "at least 0.97"

@@ -175,7 +175,8 @@ def proxy(
     """One proxy, on the store of the folder if there is one; `settings` go over the rig's own, `prefix` is a command
     to run it under, `python` the interpreter that has it installed."""
     folder.mkdir(parents=True, exist_ok=True)
-    url = f"http://127.0.0.1:{(port := free_port())}"
+    port = (settings or {}).get("port") or free_port()
+    url = f"http://127.0.0.1:{port}"
     key = folder / "admin.key"
     key.write_text((admin_key or secrets.token_urlsafe(24)) + "\n", encoding="ascii")
     whole = {
