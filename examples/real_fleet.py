@@ -58,13 +58,20 @@ async def real_fleet(folder: Path, installed: Installed, *, name: str) -> AsyncI
             await fleet.stop()
 
 
-def command_of(python: Path, module: str, words: Sequence[str], *, beside: Iterable[Path] = ()) -> list[str]:
+def command_of(
+    python: Path, module: str, words: Sequence[str], *, beside: Iterable[Path] = (), processes: int = 1
+) -> list[str]:
     """A module of this repository, with its arguments, in another Python. Start it in ROOT.
 
-    `beside` are folders of packages that come before this environment's.
+    `beside` are folders of packages that come before this environment's. Of several `processes`, each is a rank of
+    `torch.distributed`.
     """
     packages = os.pathsep.join([*map(str, beside), sysconfig.get_path("purelib")])
-    return [str(python), "-W", "ignore", "-c", RUN, packages, module, *words]
+    command = [str(python), "-W", "ignore", "-c", RUN, packages, module, *words]
+    if processes == 1:
+        return command
+    torchrun = [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [*torchrun, "--no-python", *command]
 
 
 def environment_of(installed: Installed) -> dict[str, str]:

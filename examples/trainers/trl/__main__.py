@@ -60,7 +60,8 @@ async def _run(folder: Path, installed: Installed, asked: argparse.Namespace) ->
         words += ["--updates", str(asked.updates or (CHECKED if asked.check else UPDATES)), "--seed", str(asked.seed)]
         words += ["--shuffle-rewards"] if asked.shuffle_rewards else []
         words += ["--fail"] if asked.check else []
-        status = await run(command_of(python, "examples.trainers.trl.run", words), installed)
+        command = command_of(python, "examples.trainers.trl.run", words, processes=asked.processes)
+        status = await run(command, installed)
     if results.exists():
         _show(json.loads(results.read_text()))
     if status == 0 and asked.output:
@@ -93,6 +94,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help=f"{CHECKED} updates, with agents that fail")
     parser.add_argument("--updates", type=int, help=f"how many (default {UPDATES})")
     parser.add_argument("--shuffle-rewards", action="store_true", help="the control: each reward goes to somebody else")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="1, 2 or 4 that train together; the table is the first's"
+    )
     parser.add_argument("--seed", type=int, default=7, help="of weights and shuffling (default 7)")
     parser.add_argument("--output", type=Path, help="a folder for results and plot; both kinds of run share one")
     return parser.parse_args()

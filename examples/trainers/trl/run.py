@@ -34,7 +34,7 @@ def main() -> int:
     watch = Watch()
     seen = mock.patch("rolloutfleet.formats.trl.rollout", watch.rollout)
     with Fleet.from_file(asked.fleet, progress=False) as fleet, seen:
-        train.train(
+        made = train.train(
             fleet,
             model,
             AutoTokenizer.from_pretrained(MODEL),
@@ -42,8 +42,10 @@ def main() -> int:
             agent=failing(train.agent, every=train.GROUP) if asked.fail else train.agent,
             trainer=watch.trainer(shuffle=asked.shuffle_rewards),
         )
+        made.accelerator.wait_for_everyone()
         audit = fleet.audit()
-    asked.results.write_text(json.dumps({"steps": [asdict(update) for update in watch.updates]}))
+    if made.accelerator.is_main_process:
+        asked.results.write_text(json.dumps({"steps": [asdict(update) for update in watch.updates]}))
     problems = [problem for update in watch.updates for problem in update.problems]
     if not audit.balanced or audit.turns.live or audit.turns.leased:
         problems.append(f"the audit's sums are not right: {audit}")
@@ -69,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fleet", required=True, help="a local fleet's fleet.json, or its folder")
     parser.add_argument("--weights", type=Path, required=True, help="where checkpoints go")
-    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True, help="where the updates of the main process go")
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--fail", action="store_true", help="in each group, on average, an agent fails")

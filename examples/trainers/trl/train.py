@@ -1,13 +1,16 @@
 # mypy: disable-error-code="import-not-found,no-untyped-def,no-untyped-call,misc,arg-type"
 """GRPO by TRL for an agent of two turns, whose rollouts are a fleet's. Copy it.
 
-Tried on a CPU with TRL 1.16 and SGLang 0.5.23, in one process (`make trl`). It needs TRL, openai and rolloutfleet in
-one environment, a fleet (`rolloutfleet up`, docs/local-fleet.md), and a folder that its engines can read:
+Tried on a CPU with TRL 1.16 and SGLang 0.5.23, in one process (`make trl`) and in two. It needs TRL, openai and
+rolloutfleet in one environment, a fleet (`rolloutfleet up`, docs/local-fleet.md), and a folder that its engines can
+read:
 
     python train.py --fleet .rolloutfleet/NAME/fleet.json --model MODEL --weights /shared/weights
+    torchrun --nproc-per-node 2 train.py …
 """
 
 import argparse
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -57,9 +60,11 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
 
     class Weights(TrainerCallback):
         def on_step_end(self, args, state, control, model, **_):
-            version = fleet.weights().version + 1
-            model.save_pretrained(f"{args.output_dir}/{version}")
-            fleet.load_from_disk(f"{args.output_dir}/{version}", version)
+            if state.is_world_process_zero:
+                version = fleet.weights().version + 1
+                model.save_pretrained(f"{args.output_dir}/{version}")
+                fleet.load_from_disk(f"{args.output_dir}/{version}", version)
+            made.accelerator.wait_for_everyone()
 
         on_train_begin = on_step_end
 
@@ -80,12 +85,12 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
 
 
 def config_of(weights, *, updates, seed):
-    """A group for each prompt in each update, on a CPU."""
+    """A group for each prompt in each update, on a CPU. Each process has whole groups."""
     return GRPOConfig(
         str(weights),
         max_steps=updates,
         num_generations=GROUP,
-        per_device_train_batch_size=len(PROMPTS) * GROUP,
+        per_device_train_batch_size=len(PROMPTS) // int(os.environ.get("WORLD_SIZE", "1")) * GROUP,
         gradient_accumulation_steps=1,
         learning_rate=1e-2,
         lr_scheduler_type="constant",

@@ -58,7 +58,7 @@ class Update:
 
 @dataclass
 class Watch:
-    """One run. It stands where rollouts are converted, and in the trainer that `trainer` makes."""
+    """A process of a run. It stands where rollouts are converted, and in the trainer that `trainer` makes."""
 
     updates: list[Update] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
@@ -78,8 +78,8 @@ class Watch:
 
         class Watched(GRPOTrainer):
             def _calculate_rewards(self, *args: Any) -> Any:
-                rewards = super()._calculate_rewards(*args)
-                watch._rewards = rewards[:, 0].tolist()
+                rewards = super()._calculate_rewards(*args)  # of all processes
+                watch._rewards = rewards[:, 0].split(len(watch._rollouts))[self.accelerator.process_index].tolist()
                 return rewards[torch.randperm(len(rewards))] if shuffle else rewards
 
             def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:

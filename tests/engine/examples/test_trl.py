@@ -1,4 +1,5 @@
-"""Three updates of GRPO by TRL, in its own environment: `make trl`, against the real engine and one proxy."""
+"""Three updates of GRPO by TRL in two processes, in its own environment: `make trl`, against the real engine and one
+proxy."""
 
 import json
 import subprocess
@@ -14,7 +15,9 @@ from tests.fleets import ProxyProcess
 from tests.paths import ROOT
 from tests.waiting import SGLANG_START
 
-ROWS, TURNS, TOKENS = 32, 2, 16
+PROCESSES = 2
+ROWS, TURNS, TOKENS = 32 // PROCESSES, 2, 16
+"""Rows of one process."""
 FAILED = ROWS // 8
 
 
@@ -28,7 +31,7 @@ def test_trl_trains_on_what_is_exported_and_failed_agents_teach_nothing(
     proxy.start()
     try:
         done = subprocess.run(
-            command_of(python_of_trl(), "examples.trainers.trl.run", words),
+            command_of(python_of_trl(), "examples.trainers.trl.run", words, processes=PROCESSES),
             cwd=ROOT,
             env=environment_of(sglang),
             stdout=subprocess.PIPE,
