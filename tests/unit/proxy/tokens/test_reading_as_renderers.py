@@ -123,6 +123,8 @@ LOOSE = {
     "no section": ("hy3", "<tool_calls:opensource>\n", ""),
     "the other key of arguments": ("llama-3", '"parameters"', '"arguments"'),
     "no line breaks between arguments": ("minimax-m2", "</parameter>\n", "</parameter>"),
+    "a section under another name": ("deepseek-v4", "<\uff5cDSML\uff5ctool_calls>", "<\uff5cDSML\uff5ctoolcalls>"),
+    "a section under a third name": ("deepseek-v4", "<\uff5cDSML\uff5ctool_calls>", "<\uff5cDSML\uff5ctool>"),
 }
 
 
