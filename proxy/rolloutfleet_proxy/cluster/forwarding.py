@@ -65,10 +65,10 @@ class Forwarding:
     body_limit: LimitOf
     metrics: Metrics
     receipting: Receipting
+    holding: Holding
     check_key: CheckKey | None = None
     is_peer: Callable[[str, str | None], bool] = lambda voucher, key: True
     passing: Callable[[Scope], AbstractAsyncContextManager[None]] = lambda scope: nullcontext()
-    holding: Holding | None = None
     new_call: CallFactory = ChatCall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,10 +123,10 @@ class Forwarding:
             told = PassedCall(self.metrics, request_id=request_id(scope), to=owner.ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
         try:
-            if told is None or self.holding is None or scope.get(FROM_PEER, False):
+            if told is None or scope.get(FROM_PEER, False):
                 await self._pass_once(owner.ordinal, scope, receive, answer)
             else:
-                await self._pass_or_hold(owner, scope, receive, answer, told, self.holding)
+                await self._pass_or_hold(owner, scope, receive, answer, told)
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
             refused = error.code
@@ -136,10 +136,10 @@ class Forwarding:
                 told.ended(status=answer.status, outcome=refused or (ANSWERED if answer.whole else CUT_SHORT))
 
     async def _pass_or_hold(
-        self, owner: Owner, scope: Scope, receive: Receive, answer: "_PassedAnswer", told: PassedCall, holding: Holding
+        self, owner: Owner, scope: Scope, receive: Receive, answer: "_PassedAnswer", told: PassedCall
     ) -> None:
         """Pass a turn's call on; while its owner can't be reached, hold it and try again."""
-        until = holding.until()
+        until = self.holding.until()
         while True:
             try:
                 await self._pass_once(owner.ordinal, scope, receive, answer)
@@ -147,7 +147,7 @@ class Forwarding:
             except OwnerUnreachable as unreachable:
                 length = _declared(scope["headers"], limit=self.body_limit(scope))
                 with told.held():
-                    if not await holding.wait(unreachable, body=length, until=until, left=closed_of(scope)):
+                    if not await self.holding.wait(unreachable, body=length, until=until, left=closed_of(scope)):
                         return
             self._check(owner, scope)  # The fleet may have shrunk meanwhile.
 

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.proxy.cluster.served import Served, served, settings_of
 
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_call, owner_of_names
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.cluster.receipting import Receipting
@@ -161,6 +162,7 @@ async def running(
                 body_limit=lambda scope: LIMIT,
                 metrics=metrics,
                 receipting=Receipting(peers),
+                holding=Holding(peers=peers, max_hold=lambda: 0.0),
             )
             servers.append(await served(app, PORTS[ordinal]))
             stack.push_async_callback(servers[ordinal].stop)
