@@ -55,9 +55,6 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
         rollouts = [episode.trajectories for group in episodes for episode in group]
         return trl.rollout(rollouts, pad_token_id=trainer.processing_class.pad_token_id)
 
-    def reward(reward, **_):
-        return reward
-
     class Weights(TrainerCallback):
         def on_step_end(self, args, state, control, model, **_):
             if state.is_world_process_zero:
@@ -72,7 +69,7 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
 
     made = trainer(
         model,
-        reward,
+        lambda reward, **_: reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
         processing_class=tokenizer,
