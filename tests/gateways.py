@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import httpx
 from tests.processes import Server, free_ports
 
 from rolloutfleet.spec import FleetSpec
@@ -55,3 +56,12 @@ def gateway_command(engines: Sequence[str], more: Mapping[str, object] | None = 
     }
     argv = [*commands.module(sys.executable, smg.MODULE), *commands.flags(flags), *smg.named_engines(engines)]
     return GatewayCommand(argv, port, metrics_port)
+
+
+def healthy_engines(gateway: str) -> int:
+    """The number of engines that it takes for healthy."""
+    try:
+        workers = httpx.get(f"{gateway}/workers", trust_env=False).json()["workers"]
+    except httpx.TransportError:
+        return 0
+    return sum(worker["is_healthy"] for worker in workers)

@@ -9,17 +9,17 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateways import gateway_command
+from tests.gateways import gateway_command, healthy_engines
 from tests.processes import serving, status
 from tests.unit.engine.asking import Asker
-from tests.waiting import START, eventually
+from tests.waiting import START, eventually, until
 
 from rolloutfleet_engine.faults import Fault
 
 
 @pytest.fixture
 def gateway(connect: Callable[[str], Asker], tmp_path: Path) -> Iterator[Callable[..., Asker]]:
-    """Starts a gateway before engines, and gives a client of it once it serves.
+    """Starts a gateway before engines, and gives a client of it once it has found all of them in order.
 
     It gives an engine up after `failures` failed looks at its health in a row.
     """
@@ -35,6 +35,8 @@ def gateway(connect: Callable[[str], Asker], tmp_path: Path) -> Iterator[Callabl
                 command.argv, port=command.port, log=log, ready_path="/readiness", deadline=START, gently=False
             )
             stack.enter_context(running)
+            # It is ready with the first: what is asked then goes there, whichever engine its key belongs to.
+            until(lambda: healthy_engines(command.url) == len(engines))
             return connect(command.url)
 
         yield starting

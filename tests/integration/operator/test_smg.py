@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import httpx
 import pytest
+from tests.gateways import healthy_engines
 from tests.integration.operator.gateways import started, until_status
 from tests.waiting import PATIENCE, START, comes_true, eventually
 
@@ -132,22 +133,13 @@ async def test_sessions_stay_with_their_engine_however_busy_it_is(crowd: Crowd, 
         engines = (one, other)
         with started([engine.url for engine in engines], flags, without=without) as (command, _):
             async with httpx.AsyncClient(base_url=command.url, timeout=PATIENCE) as http:
-                await eventually(lambda: healthy(command.url) == len(engines), seconds=START)
+                await eventually(lambda: healthy_engines(command.url) == len(engines), seconds=START)
                 await call_all(http)
                 crowd.busy.add(0 if KEYS[0] in await seated(one) else 1)
                 ends = crowd.checked + Counter({engine.engine.options.seed: ROUNDS for engine in engines})
                 while not (both := await seated(one) & await seated(other)) and (moved or not crowd.checked >= ends):
                     await call_all(http)
                 assert bool(both) == moved
-
-
-def healthy(gateway: str) -> int:
-    """How many engines it knows to be."""
-    try:
-        workers = httpx.get(f"{gateway}/workers", trust_env=False).json()["workers"]
-    except httpx.TransportError:
-        return 0
-    return sum(worker["is_healthy"] for worker in workers)
 
 
 @pytest.fixture
@@ -183,7 +175,7 @@ async def test_two_gateways_agree_on_the_engine_of_each_session() -> None:
         started([other.url, one.url], {}) as (second, _),
     ):
         for gateway in (first, second):
-            await eventually(lambda gateway=gateway: healthy(gateway.url) == 2, seconds=START)  # type: ignore[misc]
+            await eventually(lambda gateway=gateway: healthy_engines(gateway.url) == 2, seconds=START)  # type: ignore[misc]
             async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE) as http:
                 await call_all(http)
         seats = await seated(one), await seated(other)
