@@ -333,12 +333,12 @@ class AuthSpec(SpecModel):
 
 
 class EndpointSpec(SpecModel):
-    """How agents reach the fleet."""
+    """The way of agents to the fleet."""
 
     public_url: Annotated[Address | None, Field(alias="publicURL")] = None
     """The address that sessions are given; by default the Service's."""
     direct: bool = False
-    """Whether sessions are given their owner's own address in place of the Service's. It saves what passing a call on
+    """Give sessions their owner's own address in place of the Service's. It saves what passing a call on
     costs, and agents meet an error when that proxy's pod is replaced."""
     ingress: KubernetesObject | None = None
     """An Ingress to create: its class, host, annotations and TLS."""

@@ -51,13 +51,13 @@ class SettingsInForce:
 
     @property
     def public_address(self) -> str:
-        """Where trainers reach this proxy: at the public address where there is one, else at its own."""
+        """The address of this proxy for trainers: the public one where there is one, else its own."""
         return self.current.public_url or self.current.address_of(self.current.ordinal)
 
     @property
     def session_address(self) -> str:
-        """Where agents reach its sessions. Alone, a proxy that restarts has nobody to hold their calls, but for its own
-        backlog, which a Service would not lead to."""
+        """The address of its sessions for agents. Alone, a proxy that restarts has nothing to hold their calls but its
+        own backlog, which a Service would not lead to."""
         shared = self.current.service_url if self.current.replicas > 1 else None
         return self.current.public_url or shared or self.public_address
 

@@ -155,7 +155,7 @@ class Talk:
             await self._task
 
     async def finish_reason(self) -> str | None:
-        """How it ended. Raises TimeoutError where the engine stands still: a busy one takes minutes for a long turn."""
+        """Return it once there is one. Raises TimeoutError where the engine stands still: a busy one takes minutes."""
         while not self._task.done():
             held = await asyncio.to_thread(self._engine.tokens_held)
             await eventually(partial(self._has_gone_on, held))
