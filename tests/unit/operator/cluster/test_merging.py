@@ -100,7 +100,8 @@ def test_a_proxys_environment_may_set_what_the_spec_does_not() -> None:
         return proxies.template(fleet, OPERATOR, proxy_settings(fleet, OPERATOR, peers=1))
 
     assert template("ROLLOUTFLEET_LOG__LEVEL") and template("SENTRY_DSN")
-    for taken in ("ROLLOUTFLEET_STATE_DIR", "ROLLOUTFLEET_ORDINAL", "ROLLOUTFLEET_SERVICE_URL"):
+    decided = ("STATE_DIR", "ORDINAL", "SERVICE_URL", "SESSIONS__STALE_AFTER")
+    for taken in (f"ROLLOUTFLEET_{name}" for name in decided):
         with pytest.raises(TemplateInvalid, match=rf"spec.proxies.podTemplate.spec.containers\[0\].env\[0\]: {taken}"):
             template(taken)
 
