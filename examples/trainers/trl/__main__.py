@@ -94,9 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help=f"{CHECKED} updates, with agents that fail")
     parser.add_argument("--updates", type=int, help=f"how many (default {UPDATES})")
     parser.add_argument("--shuffle-rewards", action="store_true", help="the control: each reward goes to somebody else")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="1, 2 or 4 that train together; the table is the first's"
-    )
+    parser.add_argument("--processes", type=int, choices=(1, 2, 4), default=1, help="the table is of the first")
     parser.add_argument("--seed", type=int, default=7, help="of weights and shuffling (default 7)")
     parser.add_argument("--output", type=Path, help="a folder for results and plot; both kinds of run share one")
     return parser.parse_args()
