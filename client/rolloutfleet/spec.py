@@ -333,7 +333,7 @@ class AuthSpec(SpecModel):
 
 
 class EndpointSpec(SpecModel):
-    """The way of agents to the fleet."""
+    """The address of the fleet for agents."""
 
     public_url: Annotated[Address | None, Field(alias="publicURL")] = None
     """The address that sessions are given; by default the Service's."""
