@@ -92,7 +92,7 @@ def test_an_operator_that_is_killed_at_a_step_restarts_each_proxy_exactly_once(
     (pod,) = not_terminating(namespace.get("pods", OPERATORS)["items"])
     killed = pod["metadata"]["name"]
 
-    with fleet.traffic(retries=PATIENT) as traffic:
+    with fleet.traffic() as traffic:
         fleet.patch(edit)
         stands = ("exec", killed, "--", "test", "-e", STANDS)
         fleet.until(f"the operator stands at {place}", lambda: namespace.succeeds(*stands))

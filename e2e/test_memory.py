@@ -19,8 +19,6 @@ BUDGET: Final = 170 * MIB
 """Between what a proxy takes after its start, 140 MiB, and what it takes once its caches are filled, 200 MiB."""
 CHARACTERS: Final = 100_000
 """Of each session's first message."""
-RETRIES: Final = {"Process": 2, "Container": 8, "Pod": 8}
-"""`max_retries` of the agents' clients: a stock client's own where the proxy's process alone is replaced."""
 COOLDOWN: Final = 20
 
 
@@ -60,7 +58,7 @@ def test_proxies_over_their_budget_are_restarted_one_after_the_other(
     uids, counts = fleet.uids(), fleet.container_restarts()
     boots = {pod: len(fleet.boots(pod)) for pod in uids}
 
-    with fleet.traffic(number=4, retries=RETRIES[way], characters=CHARACTERS) as traffic:
+    with fleet.traffic(number=4, characters=CHARACTERS) as traffic:
         fleet.until("both have grown", lambda: all(resident_bytes(record, namespace, pod) > BUDGET for pod in uids))
         for pod in uids:
             assert fleet.stats(pod)["rss_bytes"] == pytest.approx(resident_bytes(record, namespace, pod), rel=0.15)

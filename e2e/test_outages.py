@@ -11,13 +11,12 @@ from toolchain.kubernetes.records import Record
 from e2e import faults
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
+from rolloutfleet_operator.cluster.children.names import FLEET_LABEL
 
 pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
 
 HOST: Final = "kubernetes.io/hostname"
 MINUTE: Final = 60.0
-PATIENT: Final = 10
-"""`max_retries` of agents whose proxy's pod is gone for half a minute."""
 
 
 def test_a_minute_without_an_api_server_is_not_noticed_by_agents_and_restarts_nobody_twice(
@@ -51,22 +50,32 @@ def drained(cluster: Kubectl) -> Iterator[str]:
     cluster("uncordon", name)
 
 
-def test_a_drained_nodes_proxy_waits_for_its_volume_and_is_back_with_it(
+def test_a_drain_takes_a_proxy_with_a_node_local_volume_under_maintenance_alone_and_agents_wait_for_it(
     operator: Operator, cluster: Kubectl, namespace: Kubectl, images: Images, drained: str
 ) -> None:
     fleet = Fleet(namespace, images).make()
     uids = fleet.uids()
-    away = [name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained]
-    assert len(away) == 1, "proxies are spread over nodes"
+    (away,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained)
+    fleet.until("no proxy may be evicted", lambda: _evictable(namespace) == 0)
     cluster("cordon", drained)  # the agents begin elsewhere
-    with fleet.traffic(retries=PATIENT) as traffic:
-        cluster("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", seconds=130)
-        fleet.until("it is said why that proxy is down", lambda: fleet.problems().get(away[0]) == "Unschedulable")
+    with fleet.traffic() as traffic:
+        fleet.until("the cordoned node is named", lambda: fleet.problems().get(away) == "NodeCordoned")
+        chosen = (drained, "--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={FLEET_LABEL}=demo")
+        assert not cluster.succeeds("drain", *chosen, "--timeout=15s", seconds=30)
+        assert fleet.is_ready() and fleet.uids() == uids
+        fleet.patch({"disruption": {"maintenance": True}})
+        cluster("drain", *chosen, "--timeout=120s", seconds=130)
+        fleet.until("it is said why that proxy is down", lambda: fleet.problems().get(away) == "Unschedulable")
         cluster("uncordon", drained)
         fleet.until_ready()
-    assert fleet.proxies()[away[0]]["spec"]["nodeName"] == drained, "its volume is there"
-    assert {name: uid for name, uid in fleet.uids().items() if name not in away} == {
-        name: uid for name, uid in uids.items() if name not in away
+    assert fleet.proxies()[away]["spec"]["nodeName"] == drained, "its volume is there"
+    assert {name: uid for name, uid in fleet.uids().items() if name != away} == {
+        name: uid for name, uid in uids.items() if name != away
     }
     assert traffic.errors == []
     assert traffic.lost(fleet.export(2)) == {}
+
+
+def _evictable(namespace: Kubectl) -> int:
+    found: int = namespace.get("poddisruptionbudget", "demo-proxy")["status"].get("disruptionsAllowed", -1)
+    return found

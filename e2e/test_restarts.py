@@ -1,17 +1,16 @@
 """A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
 
+import json
 from functools import partial
 
 import pytest
+from toolchain.kubernetes.failures import CommandFailed
 from toolchain.kubernetes.kubectl import Kubectl
 
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 
 pytestmark = pytest.mark.full
-
-RETRIES_WHERE_THE_POD_GOES = 8
-"""`max_retries` of a client that bridges the pod's replacement: docs/capture.md has the waits of an SDK."""
 
 
 def _restarted(fleet: Fleet, wanted: str) -> bool:
@@ -41,7 +40,7 @@ def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
     fleet = Fleet(namespace, images)
     fleet.make()
     uids = fleet.uids()
-    with fleet.traffic(retries=RETRIES_WHERE_THE_POD_GOES) as traffic:
+    with fleet.traffic() as traffic:
         namespace("rollout", "restart", f"statefulset/{fleet.name}-proxy")
         fleet.until("every pod is another", lambda: not set(uids.values()) & set(fleet.uids().values()))
         fleet.until_ready()
@@ -51,23 +50,44 @@ def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
     assert traffic.lost(fleet.export(2)) == {}
 
 
-def test_agents_at_the_service_notice_no_container_and_no_pod_that_is_replaced(
-    operator: Operator, namespace: Kubectl, images: Images
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_agents_notice_no_proxy_that_is_restarted_deleted_evicted_or_rolled(
+    operator: Operator, namespace: Kubectl, images: Images, replicas: int
 ) -> None:
-    fleet = Fleet(namespace, images)
-    fleet.make()
-    with fleet.traffic(retries=2) as traffic:
+    fleet = Fleet(namespace, images, spec={"proxies": {"replicas": replicas}}).make()
+    with fleet.traffic(number=6) as traffic:
         for way in ("Container", "Pod"):
             fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
             fleet.until(f"the {way} is restarted", partial(_restarted, fleet, way))
             fleet.until_ready()
-        for pod, uid in fleet.uids().items():
-            namespace("delete", "pod", pod)
-            fleet.until(f"{pod} is another", partial(_is_another, fleet, pod, uid))
-            fleet.until_ready()
+        fleet.patch({"disruption": {"maintenance": True}})  # evictions are refused without it
+        for remove in (_delete, _evict):
+            for pod, uid in fleet.uids().items():
+                fleet.until(f"{remove.__name__} of {pod}", partial(remove, namespace, pod))
+                fleet.until(f"{pod} is another", partial(_is_another, fleet, pod, uid))
+                fleet.until_ready()
+        before = set(fleet.uids().values())
+        fleet.patch({"disruption": {"drainTimeout": "21s"}})  # another pod template
+        fleet.until("every pod is another", lambda: not before & set(fleet.uids().values()))
+        fleet.until_ready()
     assert traffic.errors == []
     assert len(traffic.answered) > 3
-    assert traffic.lost(fleet.export(2)) == {}
+    assert traffic.lost(fleet.export(replicas)) == {}
+
+
+def _delete(namespace: Kubectl, pod: str) -> bool:
+    return namespace.succeeds("delete", "pod", pod, "--wait=false")
+
+
+def _evict(namespace: Kubectl, pod: str) -> bool:
+    """Return False while the disruption budget refuses it."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    path = f"/api/v1/namespaces/{namespace.namespace}/pods/{pod}/eviction"
+    try:
+        namespace("create", "--filename", "-", "--raw", path, stdin=json.dumps(eviction))
+    except CommandFailed:
+        return False
+    return True
 
 
 def _restart_by_id(fleet: Fleet, way: str) -> None:
@@ -76,7 +96,7 @@ def _restart_by_id(fleet: Fleet, way: str) -> None:
     uids, counts = fleet.uids(), fleet.container_restarts()
     boots = {pod: len(fleet.boots(pod)) for pod in uids}
 
-    with fleet.traffic(retries=2 if way == "Process" else RETRIES_WHERE_THE_POD_GOES) as traffic:
+    with fleet.traffic() as traffic:
         fleet.patch({"restart": {"id": "one"}})
         fleet.until("the restart is answered", lambda: _restarted(fleet, "one"))
         fleet.until_ready()

@@ -15,8 +15,6 @@ from e2e.releases import UNKNOWN, as_version
 
 pytestmark = [pytest.mark.full, pytest.mark.alone, pytest.mark.timeout(1800)]
 EARLIER: Final = "0.0.9"
-RETRIES: Final = 8
-"""`max_retries` of clients whose pods are replaced."""
 SLOWEST_END: Final = 200 + 60
 """Seconds from a deletion to the end of all: the longest grace of a pod (the gateway's), and a minute."""
 
@@ -85,7 +83,7 @@ def test_an_upgrade_rolls_fleets_one_after_another_and_serves_the_earlier_releas
     rolled, waits = fleets[:2], fleets[2]
     assert {fleet.status()["operatorVersion"] for fleet in fleets} == {EARLIER}
     uids, of_engines = waits.uids(), engines(fleets)
-    with fleets[0].traffic(retries=RETRIES) as traffic:
+    with fleets[0].traffic() as traffic:
         release.install()
 
         def rolled_one_by_one() -> bool:

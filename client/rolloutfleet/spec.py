@@ -69,8 +69,8 @@ class StorageSpec(SpecModel):
     model_config = ConfigDict(
         json_schema_extra=cel(
             (
-                "!self.ephemeral || !(has(self.size) || has(self.className) || has(self.adopt))",
-                "ephemeral storage has no claim, so size, className and adopt can't be set with it",
+                "!self.ephemeral || !(has(self.size) || has(self.className) || has(self.adopt) || has(self.nodeLocal))",
+                "ephemeral storage has no claim, so size, className, adopt and nodeLocal can't be set with it",
             ),
             ("self.ephemeral == oldSelf.ephemeral", "ephemeral can't change: create another fleet"),
             (
@@ -92,12 +92,14 @@ class StorageSpec(SpecModel):
     """The storage class; by default the cluster's default class."""
     adopt: str | None = None
     """The uid of an earlier fleet of this name whose data may be opened."""
+    node_local: bool | None = None
+    """Whether a volume can be used on one node alone; by default as the volumes say, where they may be read."""
     ephemeral: bool = False
     """Whether the data is lost with the pod."""
 
     @model_validator(mode="after")
     def _claim_or_ephemeral(self) -> Self:
-        of_a_claim = [name for name in ("size", "class_name", "adopt") if getattr(self, name) is not None]
+        of_a_claim = [name for name in ("size", "class_name", "adopt", "node_local") if getattr(self, name) is not None]
         if self.ephemeral and of_a_claim:
             given = ", ".join(to_camel(name) for name in of_a_claim)
             raise ValueError(f"ephemeral storage has no claim, so {given} can't be set with it")
@@ -153,6 +155,8 @@ class DisruptionSpec(SpecModel):
 
     max_unavailable: AtLeastOne = 1
     """How many proxies may be down at a time."""
+    maintenance: bool = False
+    """Whether a node's drain may take proxies whose volumes are local to it. Their sessions wait for the node."""
     drain_timeout: Duration = 60.0
     """How long a restart waits for calls in flight."""
     retire_timeout: Duration = 3600.0

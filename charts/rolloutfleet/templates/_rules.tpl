@@ -51,13 +51,12 @@
 
 {{/* What it may do with what has no namespace, or is in others; only where it serves them all. */}}
 {{- define "rolloutfleet.clusterRules" -}}
-# A lost node is told from a lost pod.
+# A lost node is told from a lost pod; a cordoned one is named, where volumes can't leave it.
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get]
-# A class that is missing, or whose volumes can't grow.
-- apiGroups: [storage.k8s.io]
-  resources: [storageclasses]
+  verbs: [get, list]
+- apiGroups: [""]
+  resources: [persistentvolumes]
   verbs: [get]
 # An operator that serves one namespace is seen by its Lease, and left that namespace.
 - apiGroups: [coordination.k8s.io]

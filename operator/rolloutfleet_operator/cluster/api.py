@@ -30,7 +30,7 @@ TIMEOUT: Final = 30.0
 CONNECTIONS: Final = 16
 """At most so many requests at once: a connection with TLS takes a quarter of a megabyte."""
 
-_CLUSTER_SCOPED: Final = frozenset(("Node",))
+_CLUSTER_SCOPED: Final = frozenset(("Node", "PersistentVolume"))
 
 
 class ApiUnreachable(Exception):

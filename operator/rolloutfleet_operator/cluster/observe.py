@@ -71,15 +71,20 @@ def _event_time(event: Mapping[str, Any]) -> float:
 
 
 def proxy_pods(
-    pods: Iterable[Object], polled: Mapping[str, Polled], lost_nodes: frozenset[str]
+    pods: Iterable[Object],
+    polled: Mapping[str, Polled],
+    lost_nodes: frozenset[str],
+    cordoned_nodes: frozenset[str] = frozenset(),
 ) -> tuple[ObservedPod, ...]:
     """The pods of the StatefulSet by ordinal; `polled` is by uid."""
-    found = (_proxy_pod(pod, polled.get(pod["metadata"]["uid"], NOT_POLLED), lost_nodes) for pod in pods)
+    found = (
+        _proxy_pod(pod, polled.get(pod["metadata"]["uid"], NOT_POLLED), lost_nodes, cordoned_nodes) for pod in pods
+    )
     return tuple(sorted(found, key=lambda pod: pod.ordinal))
 
 
-def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> ObservedPod:
-    meta = pod["metadata"]
+def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str], cordoned_nodes: frozenset[str]) -> ObservedPod:
+    meta, node = pod["metadata"], pod.get("spec", {}).get("nodeName")
     annotations = meta.get("annotations") or {}
     return ObservedPod(
         **_of_any_pod(pod, proxy_children.CONTAINER, lost_nodes),
@@ -92,6 +97,7 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str]) -> Obser
         key_refused=polled.key_refused,
         unanswered=polled.unanswered,
         run=polled.run,
+        cordoned_node=node if node in cordoned_nodes else None,
     )
 
 
@@ -279,6 +285,18 @@ def address_of(pod: Object, port: int) -> str | None:
 def lost_node(node: Object | None) -> bool:
     """Gone, or not heard of."""
     return node is None or not is_ready(node)
+
+
+_HOSTNAME: Final = "hostname"
+_NODE: Final = "node"
+
+
+def is_node_local(volume: Object) -> bool:
+    """Whether a PersistentVolume can be used on one node alone, by its node affinity: `kubernetes.io/hostname`, or a
+    driver's own `…/node`. One that a zone reaches, or any node, is not."""
+    required = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    keys = {each["key"] for term in required for each in term.get("matchExpressions") or ()}
+    return any(key.rpartition("/")[2] in (_HOSTNAME, _NODE) for key in keys)
 
 
 def is_ready(found: Object) -> bool:

@@ -21,6 +21,7 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
 from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
+from rolloutfleet_operator.cluster.volumes import CordonedNodes, Volumes
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 
 WATCHED: Final = frozenset((*KINDS, "Pod", "PersistentVolumeClaim"))
@@ -93,6 +94,10 @@ class FleetObjects:
     """The one with the admin keys."""
     warnings: observe.Warnings = field(default_factory=observe.Warnings)
     lost_nodes: frozenset[str] = frozenset()
+    node_local: bool = False
+    """Whether volumes of proxies can be used on one node alone."""
+    cordoned_nodes: frozenset[str] = frozenset()
+    """Looked for where that is so."""
 
     @property
     def pods(self) -> tuple[Object, ...]:
@@ -128,16 +133,32 @@ def _sorted(fleet: Fleet, found: Found) -> FleetObjects:
     )
 
 
-async def read_more(api: Api, warning_events: WarningEvents, fleet: Fleet, found: Found) -> FleetObjects:
+async def read_more(
+    api: Api,
+    warning_events: WarningEvents,
+    volumes: Volumes,
+    cordoned_nodes: CordonedNodes,
+    fleet: Fleet,
+    found: Found,
+) -> FleetObjects:
     """What was found, and what is not watched. Raises as `find`."""
     there = _sorted(fleet, found)
-    engines, secret, warnings, lost_nodes = await asyncio.gather(
+    engines, secret, warnings, lost_nodes, node_local = await asyncio.gather(
         _engines(api, fleet, there),
         api.get("Secret", fleet.namespace, fleet.keys),
         _warnings(warning_events, fleet, there),
         _lost_nodes(api, there.pods),
+        _node_local(volumes, fleet, there),
     )
-    return replace(there, engines=engines, secret=secret, warnings=warnings, lost_nodes=lost_nodes)
+    return replace(
+        there,
+        engines=engines,
+        secret=secret,
+        warnings=warnings,
+        lost_nodes=lost_nodes,
+        node_local=node_local,
+        cordoned_nodes=await cordoned_nodes.names() if node_local else frozenset(),
+    )
 
 
 def _of(pods: Iterable[Object], component: Component) -> tuple[Object, ...]:
@@ -183,6 +204,11 @@ async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
         except ApiRefused:
             return frozenset()
     return frozenset(lost)
+
+
+async def _node_local(volumes: Volumes, fleet: Fleet, there: FleetObjects) -> bool:
+    said = fleet.spec.proxies.storage.node_local
+    return await volumes.are_node_local(there.claims) if said is None else said
 
 
 _QUICKLY: Final = 1

@@ -37,6 +37,7 @@ from rolloutfleet_operator.cluster.reading import FleetObjects, Snapshot, SpecIn
 from rolloutfleet_operator.cluster.running_pods import Resizer, refreshes
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
+from rolloutfleet_operator.cluster.volumes import CordonedNodes, Volumes
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.decide import REQUEUE_SOON, Decision, decide
 from rolloutfleet_operator.policy.memory import sampled
@@ -81,6 +82,7 @@ class Shared:
     metrics: OperatorMetrics
     others: Watch
     warning_events: WarningEvents
+    cordoned_nodes: CordonedNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ class Reconciler:
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
         self._keys = FleetKeys(shared.api, shared.executor.proxies)
+        self._volumes = Volumes(shared.api)
         self._polled: dict[str, Polled] = {}
         self._problems: tuple[Problem, ...] = ()
         self._refused: dict[str, RefusedTemplate] = {}
@@ -205,7 +208,14 @@ class Reconciler:
             await self._write(body, unusable(reading.status_of(body), problem, self.generation, self._now()))
             return RESYNC
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
-        there = await reading.read_more(self._shared.api, self._shared.warning_events, fleet, found)
+        there = await reading.read_more(
+            self._shared.api,
+            self._shared.warning_events,
+            self._volumes,
+            self._shared.cordoned_nodes,
+            fleet,
+            found,
+        )
         passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
         if passed.unsure:
             return await self._read_and_pass(None, reading.WATCHED, polled=True)
@@ -335,11 +345,12 @@ class Reconciler:
             generation=fleet.generation,
             template_hash=wanted.template_hash,
             status=reading.status_of(body),
-            pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes),
+            pods=observe.proxy_pods(there.proxies, self._polled, there.lost_nodes, there.cordoned_nodes),
             workload=observe.workload(there.child("StatefulSet", fleet.proxies), there.warnings, now=now),
             claims=tuple(replace(each, message=each.message or ungrown.get(each.name, "")) for each in claims),
             gateway=ObservedGateway(deployment=gateway),
             engines=self._engines(fleet, there),
+            node_local=there.node_local,
             most_disruptions=self._shared.operator.max_concurrent_disruptions,
             allow_loss=_allowed_losses(body),
             operator_version=self._shared.version,
@@ -398,7 +409,7 @@ class Reconciler:
             fleet, self._shared.operator, peers=decision.peers, lost=decision.lost_proxies
         )
         asked_for = [
-            *every.parts(fleet, self._shared.operator, settings),
+            *every.parts(fleet, self._shared.operator, settings, evictable=decision.evictable),
             *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, control_key),
         ]
         made, not_made, problems = _made(asked_for)

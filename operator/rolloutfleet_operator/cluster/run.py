@@ -27,6 +27,7 @@ from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.cluster.reconciler import Shared
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
+from rolloutfleet_operator.cluster.volumes import CordonedNodes
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 
 CRD_EVERY: Final = 5.0
@@ -69,6 +70,7 @@ async def run(settings: OperatorSettings) -> None:
             metrics=metrics,
             others=Watch(api, settings, time.time),
             warning_events=WarningEvents(api, time.monotonic),
+            cordoned_nodes=CordonedNodes(api, time.monotonic),
         )
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         await _look_after(shared, Lease(for_the_lease, settings, identity=identity, wall=time.time, boot=_boot), health)

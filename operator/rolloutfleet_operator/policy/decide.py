@@ -79,6 +79,8 @@ class Decision:
     lost_proxies: tuple[int, ...]
     """Ordinals of those on lost nodes, also where they are to end: until such a node is back or deleted, no other pod
     takes their place."""
+    evictable: int
+    """How many proxies the disruption budget lets go at once."""
     gateway_replicas: int
     engine_replicas: int | None
     """None where the fleet runs no engines itself."""
@@ -150,6 +152,7 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
         replicas=scaled.replicas,
         peers=max(1, spec.proxies.replicas, scaled.replicas),
         lost_proxies=tuple(sorted(pod.ordinal for pod in observed.pods if pod.node_lost)),
+        evictable=_evictable(spec, observed, progress),
         gateway_replicas=gateways,
         engine_replicas=engines,
         updates=updated.updates,
@@ -224,6 +227,12 @@ def _observed_restart(state: FleetState, progress: Progress, updated: UpdateAdmi
     going = any(each.restart.entry.reason == causes.REQUESTED.counter for each in progress.under_way)
     due = any(each.due or each.since is not None for each in updated.updates)
     return before if roll.restart_pending or going or due else spec.restart.id
+
+
+def _evictable(spec: FleetSpec, observed: ObservedFleet, progress: Progress) -> int:
+    """None in a node's drain that nobody announced, where their volumes can't leave the node."""
+    own = any(isinstance(action, Evict) for action in progress.actions)
+    return spec.disruption.max_unavailable if own or spec.disruption.maintenance or not observed.node_local else 0
 
 
 def _engine_replicas(spec: FleetSpec, *, off: bool) -> int | None:

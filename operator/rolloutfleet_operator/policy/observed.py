@@ -174,6 +174,8 @@ class ObservedPod(ObservedOtherPod):
     """It answered that poll, and does not take the first of the admin keys."""
     unanswered: int = 0
     """Polls that failed in a row."""
+    cordoned_node: str | None = None
+    """The node that it is on, where that takes no new pods; looked for where the fleet's volumes are `node_local`."""
     run: Run = NO_RUN
     """Its samples of memory, folded by `memory.sampled` at each poll; begins anew with another uid."""
 
@@ -389,6 +391,8 @@ class ObservedFleet:
     claims: tuple[ObservedClaim, ...] = ()
     gateway: ObservedGateway = ObservedGateway()
     engines: ObservedEngines = ObservedEngines()
+    node_local: bool = False
+    """The proxies' volumes can be used on one node alone, as far as is known."""
     problems: tuple[Problem, ...] = ()
     """What the executor itself met."""
     other_fleets: OtherFleets = OtherFleets()

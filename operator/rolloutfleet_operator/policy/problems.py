@@ -141,6 +141,12 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
     elif pod.ready and pod.unanswered >= UNANSWERED_POLLS:
         message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
         yield Problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
+    if pod.cordoned_node is not None and pod.terminating_since is None and not spec.disruption.maintenance:
+        message = (
+            f"node {pod.cordoned_node} takes no new pods, and its volume can't leave it: a drain waits for it until "
+            "spec.disruption.maintenance is true, and then its sessions wait for the node"
+        )
+        yield Problem(ProblemReason.NODE_CORDONED, message, pod.name)
     yield from _of_answers(pod, observed, now)
 
 

@@ -81,6 +81,7 @@ class ProblemReason(StrEnum):
     DUMP_FAILING = "DumpFailing"
     RESTART_STUCK = "RestartStuck"
     DRAINED_BY_HAND = "DrainedByHand"
+    NODE_CORDONED = "NodeCordoned"
     KEY_NOT_TAKEN = "KeyNotTaken"
     STATS_UNKNOWN = "StatsUnknown"
     SETTINGS_REFUSED = "SettingsRefused"
@@ -104,6 +105,7 @@ MAY_STAY_READY: Final = frozenset(
         ProblemReason.DUMP_FAILING,
         ProblemReason.RESTART_STUCK,
         ProblemReason.DRAINED_BY_HAND,
+        ProblemReason.NODE_CORDONED,
         ProblemReason.STATS_UNKNOWN,
         ProblemReason.PAUSE_TOO_LONG,
         ProblemReason.OVER_BUDGET,

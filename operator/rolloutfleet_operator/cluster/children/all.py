@@ -31,8 +31,8 @@ class Part:
     make: Callable[[], Manifest]
 
 
-def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySettings) -> Iterator[Part]:
-    """Every child but the Secrets and what makes pods."""
+def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySettings, *, evictable: int) -> Iterator[Part]:
+    """Every child but the Secrets and what makes pods. So many proxies are `evictable` at once."""
     spec = fleet.spec
     yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, proxy_settings))
     yield Part("Service", fleet.headless, lambda: network.proxies_by_name(fleet))
@@ -41,7 +41,7 @@ def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySetting
     if (source := network.engine_source(fleet)) is not None:
         yield Part("Service", fleet.engines, lambda: network.engine_service(fleet, source))
     if not spec.suspend:
-        yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet))
+        yield Part("PodDisruptionBudget", fleet.proxies, lambda: disruption.of_proxies(fleet, evictable))
         if spec.gateway.replicas_on_a_cluster > 1:
             yield Part("PodDisruptionBudget", fleet.gateway, lambda: disruption.of_gateways(fleet))
     if spec.network_policy is not None:

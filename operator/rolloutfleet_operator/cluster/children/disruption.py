@@ -4,8 +4,8 @@ from rolloutfleet_operator.cluster.children.names import Component, Fleet, child
 from rolloutfleet_operator.cluster.children.pods import Manifest
 
 
-def of_proxies(fleet: Fleet) -> Manifest:
-    return _budget(fleet, fleet.proxies, Component.PROXY, fleet.spec.disruption.max_unavailable)
+def of_proxies(fleet: Fleet, most: int) -> Manifest:
+    return _budget(fleet, fleet.proxies, Component.PROXY, most)
 
 
 def of_gateways(fleet: Fleet) -> Manifest:

@@ -48,6 +48,7 @@ API_KINDS: Final[Mapping[str, tuple[str, str]]] = {
     # kind: (apiVersion, its name in paths)
     "ConfigMap": ("v1", "configmaps"),
     "Event": ("v1", "events"),
+    "PersistentVolume": ("v1", "persistentvolumes"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
     "Secret": ("v1", "secrets"),

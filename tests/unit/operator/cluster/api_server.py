@@ -1,7 +1,7 @@
 """An API server that holds its objects in memory and serves them on the loop of unit tests.
 
-It does what the operator asks of one: get, list by labels, server-side apply of one manager, patches, preconditions,
-garbage collection, watches. tests/cluster has the real one.
+It does what the operator asks of one: get, list by labels and fields, server-side apply of one manager, patches,
+preconditions, garbage collection, watches. tests/cluster has the real one.
 """
 
 import asyncio
@@ -154,11 +154,13 @@ class ApiServer:
 
     def _list(self, place: Place, query: Mapping[str, str]) -> Object:
         chosen = [each.split("=") for each in query.get("labelSelector", "").split(",") if each]
+        fields = [each.split("=") for each in query.get("fieldSelector", "").split(",") if each]
         items = [
             each
             for each in self.of_kind(place.kind)
             if place.namespace in ("", each["metadata"].get("namespace"))
             and all((each["metadata"].get("labels") or {}).get(name) == text for name, text in chosen)
+            and all(_text_at(each, path) == text for path, text in fields)
         ]
         return {"kind": f"{place.kind}List", "items": items}
 
@@ -187,6 +189,13 @@ class ApiServer:
     def _expect_version(self, key: Key, version: str) -> None:
         if self.objects[key]["metadata"]["resourceVersion"] != version:
             raise Refusal(409, "Conflict", "the object has been modified")
+
+
+def _text_at(each: Any, path: str) -> str:
+    """The value at a path as field selectors have it."""
+    for name in path.split("."):
+        each = each.get(name) or {}
+    return str(each).lower() if isinstance(each, bool) else str(each)
 
 
 def _versioned(each: Object) -> Object:

@@ -33,6 +33,7 @@ from rolloutfleet_operator.cluster.proxy_client import ProxyClient
 from rolloutfleet_operator.cluster.reconciler import Shared
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.cluster.slots import Slots
+from rolloutfleet_operator.cluster.volumes import CordonedNodes
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
 from rolloutfleet_operator.policy.reasons import Metric
 
@@ -77,6 +78,7 @@ async def operating(
             metrics=OperatorMetrics(),
             others=Watch(api, settings, now),
             warning_events=WarningEvents(api, asyncio.get_running_loop().time),
+            cordoned_nodes=CordonedNodes(api, asyncio.get_running_loop().time),
         )
         lease = Lease(api, settings, identity=identity, wall=now, boot=now)
         with pytest.MonkeyPatch.context() as patched:

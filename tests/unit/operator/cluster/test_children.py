@@ -23,7 +23,10 @@ def made(fleet: Fleet) -> Children:
     told = proxy_settings(fleet, OPERATOR, peers=fleet.spec.proxies.replicas)
     template = proxies.template(fleet, OPERATOR, told)
     counts = every.Replicas(proxies=2, gateways=1, engines=1)
-    parts = [*every.parts(fleet, OPERATOR, told), *every.workloads(fleet, OPERATOR, template, counts, None, "a hash")]
+    parts = [
+        *every.parts(fleet, OPERATOR, told, evictable=1),
+        *every.workloads(fleet, OPERATOR, template, counts, None, "a hash"),
+    ]
     children = [part.make() for part in parts]
     assert [(part.kind, part.name) for part in parts] == [(each["kind"], each["metadata"]["name"]) for each in children]
     return {(each["kind"], each["metadata"]["name"]): each for each in children}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.unit.operator.cluster.fleets import OPERATOR, fleet_of
 
 from rolloutfleet_operator.cluster import observe
@@ -48,6 +49,21 @@ def test_a_node_that_is_not_heard_of_is_lost() -> None:
     ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     assert [observe.lost_node(node) for node in (None, unknown, ready)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_local"),
+    [
+        ([["kubernetes.io/hostname"]], True),
+        ([["topology.kubernetes.io/zone", "topology.topolvm.io/node"]], True),
+        ([["topology.kubernetes.io/zone"], ["topology.kubernetes.io/region"]], False),
+        ([], False),
+    ],
+)
+def test_a_volume_is_node_local_where_its_affinity_names_nodes(keys: list[list[str]], is_local: bool) -> None:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": ["x"]} for key in term]} for term in keys]
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}
+    assert observe.is_node_local({"spec": affinity}) is is_local
 
 
 def test_a_pod_that_the_node_controller_found_unready_is_on_a_lost_node() -> None:

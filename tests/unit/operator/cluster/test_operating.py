@@ -17,6 +17,7 @@ from tests.waiting import comes_true
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import fleets as operators_fleets
 from rolloutfleet_operator.cluster import other_operators
+from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
@@ -188,18 +189,78 @@ async def test_a_field_that_it_does_not_know_is_named_and_the_rest_is_made(
         await comes_true(lambda: "FieldsUnknown" not in fleet.problems())
 
 
+def bind(server: ApiServer, fleet: FleetThere) -> Object:
+    """The claim of its first proxy, bound to a volume named pv."""
+    [template] = fleet.child("StatefulSet", "math-proxy")["spec"]["volumeClaimTemplates"]
+    meta = {**template["metadata"], "name": "state-math-proxy-0", "namespace": "rl"}
+    status = {"phase": "Bound", "capacity": template["spec"]["resources"]["requests"]}
+    kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    return server.put({**kind, "metadata": meta, "spec": {**template["spec"], "volumeName": "pv"}, "status": status})
+
+
 async def test_a_claim_that_is_smaller_than_asked_for_grows(server: ApiServer, fleet: FleetThere) -> None:
     async with operating(server):
         await comes_true(lambda: fleet.children() == CHILDREN)
-        [template] = fleet.child("StatefulSet", "math-proxy")["spec"]["volumeClaimTemplates"]
-        meta = {**template["metadata"], "name": "state-math-proxy-0", "namespace": "rl"}
-        status = {"phase": "Bound", "capacity": template["spec"]["resources"]["requests"]}
-        kind = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-        server.put({**kind, "metadata": meta, "spec": template["spec"], "status": status})
+        claim = bind(server, fleet)
         fleet.apply(proxies={"storage": {"size": "90Gi"}})
-        name = meta["name"]
         asked = {"requests": {"storage": "90Gi"}}
-        await comes_true(lambda: fleet.child(kind["kind"], name)["spec"]["resources"] == asked)
+        await comes_true(lambda: fleet.child(claim["kind"], claim["metadata"]["name"])["spec"]["resources"] == asked)
+
+
+def on_a_cordoned_node(server: ApiServer, fleet: FleetThere, *, label: str) -> None:
+    """The first proxy is on node-a, its volume where `label` says, and the node is drained."""
+    term = {"matchExpressions": [{"key": label, "operator": "In", "values": ["a"]}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+    server.put({"kind": "PersistentVolume", "metadata": {"name": "pv", "namespace": ""}, "spec": affinity})
+    for name, spec in (("node-a", {"unschedulable": True}), ("node-b", {})):
+        server.put({"kind": "Node", "metadata": {"name": name, "namespace": ""}, "spec": spec})
+    bind(server, fleet)
+    fleet.edit("Pod", "math-proxy-0", nodeName="node-a")
+
+
+def budget(fleet: FleetThere) -> Any:
+    return fleet.child("PodDisruptionBudget", "math-proxy")["spec"]["maxUnavailable"]
+
+
+async def test_no_drain_takes_a_proxy_whose_volume_is_node_local_until_maintenance_is_announced(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        assert budget(fleet) == 1
+        on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
+        await comes_true(lambda: budget(fleet) == 0 and "node-a" in fleet.problems().get("NodeCordoned", ""))
+        await operator.until_passes(2)
+        assert server.asked.count("GET PersistentVolume/pv") == 1
+        fleet.apply(disruption={"maintenance": True})
+        await comes_true(lambda: budget(fleet) == 1 and "NodeCordoned" not in fleet.problems())
+
+
+async def test_a_volume_that_other_nodes_reach_leaves_its_proxy_to_drains(server: ApiServer, fleet: FleetThere) -> None:
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        on_a_cordoned_node(server, fleet, label="topology.kubernetes.io/zone")
+        await operator.until_passes(2)
+        assert budget(fleet) == 1
+        assert "NodeCordoned" not in fleet.problems()
+
+
+async def test_node_local_is_taken_from_the_spec_where_volumes_may_not_be_read(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if place.kind in ("PersistentVolume", "Node"):
+            raise Refusal(403, "Forbidden", "not yours")
+
+    server.refusing.append(refuse)
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
+        await operator.until_passes(2)
+        assert budget(fleet) == 1
+        fleet.apply(proxies={"storage": {"nodeLocal": True}})
+        await comes_true(lambda: budget(fleet) == 0)
+        assert "NodeCordoned" not in fleet.problems()
 
 
 async def test_another_operators_defaults_change_the_gateway_at_once_and_engines_when_asked(

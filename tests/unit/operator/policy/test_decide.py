@@ -716,3 +716,29 @@ def test_an_eviction_names_the_pod_that_was_seen() -> None:
     assert operator.decision is not None
     evictions = [action for action in operator.decision.actions if isinstance(action, Evict)]
     assert all(world.pods[each.pod].uid == each.uid for each in evictions)
+
+
+def test_pods_whose_volumes_cant_leave_their_nodes_go_by_the_operators_evictions_alone() -> None:
+    world = World(fleet(memory={"restart": "Pod"}))
+    world.node_local = True
+    operator = begun(world)
+    assert world.evictable == 0
+    before = {pod.uid for pod in world.pods.values()}
+    world.edit(template="t2")
+    evictable = []
+    for _ in range(200):
+        go_on(world, operator, every=2.0)
+        evictable.append(world.evictable)
+    assert not before & {pod.uid for pod in world.pods.values()}
+    assert evictable.count(1) < 5 * len(before), "the budget is open no longer than it takes"
+    assert (condition(world), evictable[-1]) == (("True", "Serving"), 0)
+
+
+def test_a_drain_may_take_such_pods_under_maintenance_and_others_at_any_time() -> None:
+    world = World(fleet(disruption={"maintenance": True, "maxUnavailable": 2}))
+    world.node_local = True
+    begun(world)
+    assert world.evictable == 2
+    elsewhere = World(fleet())
+    begun(elsewhere)
+    assert elsewhere.evictable == 1

@@ -101,6 +101,7 @@ OF_A_POD = {
         ObservedContainer(running=True, started=True), unanswered=5, ready_since=NOW - 100
     ),
     ProblemReason.STATS_UNKNOWN: with_pod(stats=None, unanswered=5),
+    ProblemReason.NODE_CORDONED: with_pod(cordoned_node="node-a"),
     ProblemReason.KEY_NOT_TAKEN: with_pod(stats=None, key_refused=True),
     ProblemReason.OOM_KILLED: with_pod(
         container=ObservedContainer(running=True, last_end="OOMKilled", last_ended_at=NOW - 60)
@@ -268,6 +269,7 @@ MAY_STAY_READY = {
     ProblemReason.DUMP_FAILING: True,  # `CleanupHealthy` says it
     ProblemReason.RESTART_STUCK: True,
     ProblemReason.DRAINED_BY_HAND: True,
+    ProblemReason.NODE_CORDONED: True,  # it serves, and a drain waits
     ProblemReason.KEY_NOT_TAKEN: False,
     ProblemReason.STATS_UNKNOWN: True,  # agents may reach it nevertheless
     ProblemReason.SETTINGS_REFUSED: False,
@@ -280,6 +282,15 @@ MAY_STAY_READY = {
     ProblemReason.CHILD_FOUGHT_OVER: False,
     ProblemReason.TWO_OPERATORS: True,
 }
+
+
+def test_a_cordoned_node_names_pod_and_field_unless_maintenance_is_announced() -> None:
+    observed = with_pod(cordoned_node="node-a")
+    (problem,) = decide(SPEC, observed, NOW).problems
+    assert problem.pod == FIRST.name
+    assert "node-a" in problem.message and "spec.disruption.maintenance" in problem.message
+    assert decide(fleet(replicas=2, disruption={"maintenance": True}), observed, NOW).problems == ()
+    assert found(with_pod(cordoned_node="node-a", terminating_since=NOW)) == []
 
 
 @pytest.mark.parametrize("reason", ProblemReason)

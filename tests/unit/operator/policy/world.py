@@ -175,6 +175,12 @@ class World:
         """Bytes a second, by ordinal."""
         self.needs: dict[int, int] = {}
         """Bytes just after a boot, by ordinal, where it is not BASE_RSS."""
+        self.node_local = False
+        """Volumes can't leave their nodes."""
+        self.evictable = 0
+        """What the disruption budget was given."""
+        self.budget = 0
+        """What its controller has seen of that."""
         self.allow_loss: frozenset[str] = frozenset()
         self.deeds = Deeds()
         self.events: list[EmitEvent] = []
@@ -189,6 +195,7 @@ class World:
             for pod in list(self.pods.values()):
                 self._live(pod)
             self._control()
+            self.budget = self.evictable
             self.deployments["gateway"].tick(self.gateway_replicas, self.now)
             self.deployments["engine"].tick(self.engine_replicas, self.now)
 
@@ -335,6 +342,7 @@ class World:
                 urls=(ENGINE,) if self.engine_replicas else (),
                 deployment=self._deployment("engine", self.engine_replicas),
             ),
+            node_local=self.node_local,
             allow_loss=self.allow_loss,
             settings_since=self.settings_since if self.settings_generation == self.generation else None,
         )
@@ -424,6 +432,7 @@ class World:
         if (self.peers, self.settings_generation) != (peers, self.generation):
             self.peers, self.settings_generation, self.settings_since = peers, self.generation, self.now
         self.gateway_replicas, self.engine_replicas = decision.gateway_replicas, decision.engine_replicas or 0
+        self.evictable = decision.evictable
         for update in decision.updates:
             deployment = self.deployments[update.name.removeprefix(f"{self.name}-")]
             deployment.since = update.since
@@ -479,7 +488,7 @@ class World:
         if pod.uid != asked.uid or pod.terminating_since is not None:
             return
         unready = sum(not each.ready for each in self.pods.values())
-        if pod.ready and unready + 1 > self.spec.disruption.max_unavailable:
+        if pod.ready and unready + 1 > self.budget:
             return
         if pod.is_up(self.now):
             self._taken_down(pod)
