@@ -50,7 +50,7 @@ def drained(cluster: Kubectl) -> Iterator[str]:
     cluster("uncordon", name)
 
 
-def test_a_drain_takes_a_proxy_with_a_node_local_volume_under_maintenance_alone_and_agents_wait_for_it(
+def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
     operator: Operator, cluster: Kubectl, namespace: Kubectl, images: Images, drained: str
 ) -> None:
     fleet = Fleet(namespace, images).make()

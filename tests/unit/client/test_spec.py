@@ -41,7 +41,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "proxies": {
             "replicas": 1,
             "resources": {"requests": {}, "limits": {}, "claims": []},
-            "storage": {"size": None, "className": None, "adopt": None, "ephemeral": False},
+            "storage": {"size": None, "className": None, "adopt": None, "nodeLocal": None, "ephemeral": False},
             "nodeSelector": {},
             "tolerations": [],
             "podTemplate": {},
@@ -64,7 +64,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "cooldown": "10m",
             "restart": "Process",
         },
-        "disruption": {"maxUnavailable": 1, "drainTimeout": "1m", "retireTimeout": "1h"},
+        "disruption": {"maxUnavailable": 1, "maintenance": False, "drainTimeout": "1m", "retireTimeout": "1h"},
         "gateway": {
             "replicas": None,
             "policy": "consistent_hashing",

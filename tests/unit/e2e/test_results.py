@@ -91,7 +91,7 @@ def test_only_what_needs_no_operator_runs_beside_one_of_the_whole_cluster_and_wh
         and ["test_deletion.py::test_its_namespace_ends_with_all_of_it"] in second
     )
     [alone] = third
-    assert "test_outages.py::test_a_drained_nodes_proxy_waits_for_its_volume_and_is_back_with_it" in alone
+    assert "test_outages.py::test_a_drain_takes_a_node_local_proxy_under_maintenance_alone" in alone
     assert sorted(name for lane in (*first, *second, *third) for name in lane) == sorted(results.scenarios())
 
 
