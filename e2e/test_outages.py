@@ -15,7 +15,6 @@ from rolloutfleet_operator.cluster.children.names import FLEET_LABEL
 
 pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
 
-HOST: Final = "kubernetes.io/hostname"
 MINUTE: Final = 60.0
 
 
@@ -51,8 +50,9 @@ def drained(cluster: Kubectl) -> Iterator[str]:
 
 
 def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
-    operator: Operator, cluster: Kubectl, namespace: Kubectl, images: Images, drained: str
+    release: Operator, cluster: Kubectl, namespace: Kubectl, images: Images, drained: str
 ) -> None:
+    release.install()  # of one namespace it may not look at volumes
     fleet = Fleet(namespace, images).make()
     uids = fleet.uids()
     (away,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained)
