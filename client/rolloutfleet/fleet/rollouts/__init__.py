@@ -1,4 +1,4 @@
-"""Agents run on tasks, their sessions exported as episodes: what `Fleet.rollout` is made of (docs/rollouts.md)."""
+"""Agents run on tasks, their sessions exported as episodes: what `Fleet.rollout` is made of (docs/trainer.md)."""
 
 from rolloutfleet.fleet.rollouts.agents import AgentError as AgentError
 from rolloutfleet.fleet.rollouts.agents import Command as Command
