@@ -11,7 +11,7 @@ from toolchain.kubernetes.records import Record
 from e2e import faults
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
-from rolloutfleet_operator.cluster.children.names import FLEET_LABEL
+from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL
 
 pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -60,7 +60,7 @@ def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
     cluster("cordon", drained)  # the agents begin elsewhere
     with fleet.traffic() as traffic:
         fleet.until("the cordoned node is named", lambda: fleet.problems().get(away) == "NodeCordoned")
-        chosen = (drained, "--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={FLEET_LABEL}=demo")
+        chosen = (drained, "--ignore-daemonsets", f"--pod-selector={FLEET_LABEL}=demo,{COMPONENT}=proxy")
         assert not cluster.succeeds("drain", *chosen, "--timeout=15s", seconds=30)
         assert fleet.is_ready() and fleet.uids() == uids
         fleet.patch({"disruption": {"maintenance": True}})
