@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from toolchain.kubernetes.failures import CommandFailed
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
@@ -60,11 +61,13 @@ def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
     cluster("cordon", drained)  # the agents begin elsewhere
     with fleet.traffic() as traffic:
         fleet.until("the cordoned node is named", lambda: fleet.problems().get(away) == "NodeCordoned")
-        chosen = (drained, "--ignore-daemonsets", f"--pod-selector={FLEET_LABEL}=demo,{COMPONENT}=proxy")
-        assert not cluster.succeeds("drain", *chosen, "--timeout=15s", seconds=30)
+        proxies = f"--pod-selector={FLEET_LABEL}=demo,{COMPONENT}=proxy"
+        drain = ("drain", drained, proxies, "--ignore-daemonsets", "--delete-emptydir-data")
+        with pytest.raises(CommandFailed, match="disruption budget"):
+            cluster(*drain, "--timeout=15s", seconds=30)
         assert fleet.is_ready() and fleet.uids() == uids
         fleet.patch({"disruption": {"maintenance": True}})
-        cluster("drain", *chosen, "--timeout=120s", seconds=130)
+        cluster(*drain, "--timeout=120s", seconds=130)
         fleet.until("it is said why that proxy is down", lambda: fleet.problems().get(away) == "Unschedulable")
         cluster("uncordon", drained)
         fleet.until_ready()
