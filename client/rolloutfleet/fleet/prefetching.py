@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.broadcast import Broadcast
-from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
+from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.leases import READ_TIMEOUT, Leases
 from rolloutfleet.fleet.outbox import Deliver
@@ -263,10 +263,20 @@ class Prefetcher:
             self._broken_off.append((what, partial(self._undo, part, body, key)))
             raise
         except Refused as error:
-            # The header would be larger than readers take: fewer trajectories at once.
-            if most == 1 or self._wanted.named or error.code != INVALID_REQUEST:
+            if error.param != "max_trajectories" or not self._halve(part, most):
                 raise
             return await self._asked(part, most // 2)
+
+    def _halve(self, part: _Part, most: int) -> bool:
+        """Return whether half as much can be asked for, as one answer can't hold all. Sessions that are named are asked
+        for in two parts from now on."""
+        names = part.session_ids
+        if names is None:
+            return most > 1 and not self._wanted.named
+        if len(names) > 1:
+            part.session_ids, others = names[: len(names) // 2], names[len(names) // 2 :]
+            self._begin(_Part(part.ordinal, others))
+        return len(names) > 1
 
     async def _answered(self, part: _Part, body: AskExport, key: str) -> Page:
         attempt = 0

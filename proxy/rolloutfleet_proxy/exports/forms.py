@@ -129,6 +129,9 @@ TensorsAsJson = Callable[[Row], Iterator[bytes]]
 class TooLarge(InvalidRequest):
     """An export that one answer can't hold. What it has leased is to be given back."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="max_trajectories")
+
 
 def check_included(read: Read[Any], granted: Grant) -> None:
     """Raises TooLarge where one answer can't hold what rows are to have; ExportGone."""

@@ -160,7 +160,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         self._held = Held(self._fleet._leases)
         try:
             # Refused now, not when the first group has ended.
-            self._lease_seconds = self._export("any")._wanted.lease_seconds
+            self._lease_seconds = self._export(["any"])._wanted.lease_seconds
         except TypeError as error:
             raise BadArgument("export", str(error)) from None
         except BadArgument as error:
@@ -299,7 +299,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         if self._plan.session.get("train", True):
             leased: list[Trajectory] = []
             try:
-                leased = await self._leased(group.group_id)
+                leased = await self._leased(group)
             except Unreachable as error:  # its proxy may be back later: an export brings them then
                 for episode in group:
                     episode.error, episode.ending = error, ending_of(error)
@@ -312,16 +312,17 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 episode.status = None if isinstance(status, FleetError) else status
         self._ready[group.place] = group
 
-    def _export(self, group_id: str) -> AsyncExport:
-        """Raises BadArgument, TypeError."""
+    def _export(self, session_ids: Iterable[str]) -> AsyncExport:
+        """Raises BadArgument; TypeError where the options say what a rollout says itself."""
         options = {"grace": self._fleet._proxies.patience, **self._plan.export}
-        return self._fleet.export(group_id=group_id, wait=True, on_exit="keep", **options)
+        return self._fleet.export(session_ids=session_ids, group_id=None, wait=True, on_exit="keep", **options)
 
-    async def _leased(self, group_id: str) -> list[Trajectory]:
-        async with self._export(group_id) as export:
+    async def _leased(self, group: EpisodeGroup) -> list[Trajectory]:
+        # By its sessions, so that what one answer can't hold comes in several.
+        async with self._export(episode.session_id for episode in group) as export:
             found = [trajectory async for trajectory in export]
             for why in export.unreachable.values():
-                raise Unreachable(f"what group {group_id} left could not be had: {why}")
+                raise Unreachable(f"what group {group.group_id} left could not be had: {why}")
             # Within the block: from here on a rollout that is broken off gives them back.
             self._held.lease_of.update((each.trajectory_id, each.lease_id) for each in found)
         return found
