@@ -107,6 +107,28 @@ def test_a_gateway_that_is_lost_while_there_is_no_operator_comes_back_knowing_th
     fleet.until_ready()
 
 
+def test_agents_notice_no_gateway_that_is_killed_or_replaced_without_an_operator(
+    namespace: Kubectl, images: Images, operator: Operator
+) -> None:
+    fleet = Fleet(namespace, images, spec={"gateway": {"replicas": 2}, "engine": {"replicas": 2}}).make()
+    with fleet.traffic(number=6) as traffic:
+        fleet.namespace("delete", "pod", _gateway(fleet), "--grace-period=0", "--force")
+        fleet.until("there are two gateways", lambda: [ready(pod) for pod in pods(fleet, "gateway")] == [True] * 2)
+        fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=0")
+        fleet.until("there is no operator", lambda: not operators(fleet))
+        fleet.namespace("delete", "pod", _gateway(fleet), "--wait=true", seconds=ENDS_WITHIN + 60)
+        fleet.until("there are two gateways", lambda: [ready(pod) for pod in pods(fleet, "gateway")] == [True] * 2)
+        fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=1")
+        fleet.until_ready()
+    assert traffic.errors == []
+    assert traffic.lost(fleet.export(2)) == {}
+
+
+def _gateway(fleet: Fleet) -> str:
+    name: str = pods(fleet, "gateway")[0]["metadata"]["name"]
+    return name
+
+
 def operators(fleet: Fleet) -> list[dict[str, Any]]:
     chosen = "--selector=app.kubernetes.io/name=rolloutfleet-operator"
     found: list[dict[str, Any]] = fleet.namespace.get("pods", chosen)["items"]

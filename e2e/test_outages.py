@@ -1,11 +1,13 @@
 """What a whole cluster goes through: no API server for a minute, a node drained for its upkeep."""
 
+import json
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from toolchain.kubernetes.failures import CommandFailed
+from toolchain.kubernetes.kind import SHARED
 from toolchain.kubernetes.kubectl import Kubectl
 from toolchain.kubernetes.records import Record
 
@@ -77,6 +79,54 @@ def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
     }
     assert traffic.errors == []
     assert traffic.lost(fleet.export(2)) == {}
+
+
+@pytest.fixture
+def network_volumes(record: Record, cluster: Kubectl, namespace: Kubectl) -> Iterator[str]:
+    """The class of two volumes that every node reaches."""
+    storage_class = str(namespace.namespace)
+    names = [f"{storage_class}-{number}" for number in range(2)]
+    for name in names:
+        # The kubelet makes no such folder its pod's own.
+        (record.shared / name).mkdir(parents=True, mode=0o777)
+        (record.shared / name).chmod(0o777)
+        cluster("create", "--filename", "-", stdin=json.dumps(_network_volume(name, storage_class)))
+    yield storage_class
+    namespace("delete", "rolloutfleet", "--all", "--ignore-not-found")
+    cluster("delete", "persistentvolume", *names, "--wait=false")
+
+
+def _network_volume(name: str, storage_class: str) -> dict[str, Any]:
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": f"{SHARED}/{name}"},
+    }
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_drain_takes_a_proxy_whose_volume_other_nodes_reach_and_agents_notice_nothing(
+    release: Operator, cluster: Kubectl, namespace: Kubectl, images: Images, drained: str, network_volumes: str
+) -> None:
+    release.install()
+    storage = {"size": "1Gi", "className": network_volumes}
+    fleet = Fleet(namespace, images, spec={"proxies": {"storage": storage}, "engine": {"replicas": 2}}).make()
+    (away,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained)
+    cluster("cordon", drained)  # the agents begin elsewhere
+    with fleet.traffic(number=6) as traffic:
+        cluster("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", seconds=250)
+        fleet.until("it is elsewhere", lambda: _node_of(fleet, away) not in (None, drained))
+        fleet.until_ready()
+        assert "NodeCordoned" not in fleet.reasons()
+    assert traffic.errors == []
+    assert traffic.lost(fleet.export(2)) == {}
+
+
+def _node_of(fleet: Fleet, pod: str) -> str | None:
+    found = fleet.proxies().get(pod)
+    return None if found is None else found["spec"].get("nodeName")
 
 
 def _evictable(namespace: Kubectl) -> int:

@@ -1,6 +1,7 @@
 """kind, which makes nodes out of containers and a cluster out of nodes."""
 
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -8,9 +9,13 @@ from toolchain.kubernetes import binaries, commands
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.settings import Settings
 
+SHARED: Final = "/shared"
+"""A folder of this machine on every node: what volumes that other nodes reach are made of."""
 
-def configuration(settings: Settings, image: str) -> str:
+
+def configuration(settings: Settings, image: str, shared: Path) -> str:
     """https://kind.sigs.k8s.io/docs/user/configuration"""
+    mounts = [{"hostPath": str(shared), "containerPath": SHARED}]
     roles = ["control-plane"] + ["worker"] * settings.workers
     return yaml.safe_dump(
         {
@@ -18,15 +23,15 @@ def configuration(settings: Settings, image: str) -> str:
             "apiVersion": "kind.x-k8s.io/v1alpha4",
             "name": settings.name,
             "networking": {"podSubnet": str(settings.pod_range), "serviceSubnet": str(settings.service_range)},
-            "nodes": [{"role": role, "image": image} for role in roles],
+            "nodes": [{"role": role, "image": image, "extraMounts": mounts} for role in roles],
         }
     )
 
 
-def create(docker: Docker, settings: Settings, *, image: str, kubeconfig: Path) -> None:
+def create(docker: Docker, settings: Settings, *, image: str, kubeconfig: Path, shared: Path) -> None:
     _kind(
         *(docker, "create", "cluster", "--config", "-", "--kubeconfig", kubeconfig, "--wait", "120s"),
-        stdin=configuration(settings, image),
+        stdin=configuration(settings, image, shared),
     )
 
 

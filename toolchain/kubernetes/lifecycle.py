@@ -167,7 +167,7 @@ def _create(docker: Docker, settings: Settings, record: Record) -> None:
     kind.delete(docker, settings.name, kubeconfig=record.kubeconfig)
     nodes = settings.workers + 1
     with step(f"Making {nodes} node{'s' if nodes > 1 else ''} (about half a minute)"):
-        kind.create(docker, settings, image=record.node_image or "", kubeconfig=record.kubeconfig)
+        kind.create(docker, settings, image=record.node_image or "", kubeconfig=record.kubeconfig, shared=record.shared)
     with step("Waiting for nodes, name service and storage"):
         _wait_until_ready(record)
 

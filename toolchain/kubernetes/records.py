@@ -31,6 +31,11 @@ class Record(BaseModel):
     def folder(self) -> Path:
         return CLUSTERS / self.name
 
+    @property
+    def shared(self) -> Path:
+        """What every node of a cluster that was made here has at `kind.SHARED`."""
+        return self.folder / "shared"
+
     def write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / "record.unfinished"

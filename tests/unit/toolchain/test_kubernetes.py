@@ -90,13 +90,15 @@ def test_prepare_says_what_is_missing_before_it_makes_anything(
 
 
 def test_kind_is_told_of_ranges_workers_and_the_image() -> None:
-    told = yaml.safe_load(kind.configuration(Settings(name="two", workers=1), "some-image:1"))
+    told = yaml.safe_load(kind.configuration(Settings(name="two", workers=1), "some-image:1", Path("/there")))
     assert told["name"] == "two"
     assert told["networking"] == {"podSubnet": str(PODS), "serviceSubnet": str(SERVICES)}
     assert [(node["role"], node["image"]) for node in told["nodes"]] == [
         ("control-plane", "some-image:1"),
         ("worker", "some-image:1"),
     ]
+    shared = [{"hostPath": "/there", "containerPath": kind.SHARED}]
+    assert all(node["extraMounts"] == shared for node in told["nodes"])
 
 
 def test_a_container_asks_for_no_capability_that_is_not_held() -> None:
