@@ -1,4 +1,5 @@
-"""Leasing ahead: one task a proxy leases a page, waits until that is wanted, and leases the next.
+"""Leasing ahead: one task a proxy leases a page, waits until that is wanted, and leases the next. (Named sessions, of
+which one answer can't hold all, are several tasks'.)
 
 So a proxy that is down or slow delays what it holds itself, and nothing else. Where a number is wanted, no more is
 leased than is still missing, but for whole groups, and for what a proxy brings that was so slow that others were asked.
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from rolloutfleet.backoff import Backoff
 from rolloutfleet.broadcast import Broadcast
-from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED
+from rolloutfleet.errors import IDEMPOTENCY_KEY_REUSED, INVALID_REQUEST
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.leases import READ_TIMEOUT, Leases
 from rolloutfleet.fleet.outbox import Deliver
@@ -263,20 +264,18 @@ class Prefetcher:
             self._broken_off.append((what, partial(self._undo, part, body, key)))
             raise
         except Refused as error:
-            if error.param != "max_trajectories" or not self._halve(part, most):
+            # An answer can't hold all: less at once. (An earlier release names no parameter.)
+            names = part.session_ids or ()
+            if error.code != INVALID_REQUEST or error.param not in (None, "max_trajectories"):
                 raise
-            return await self._asked(part, most // 2)
-
-    def _halve(self, part: _Part, most: int) -> bool:
-        """Return whether half as much can be asked for, as one answer can't hold all. Sessions that are named are asked
-        for in two parts from now on."""
-        names = part.session_ids
-        if names is None:
-            return most > 1 and not self._wanted.named
-        if len(names) > 1:
-            part.session_ids, others = names[: len(names) // 2], names[len(names) // 2 :]
-            self._begin(_Part(part.ordinal, others))
-        return len(names) > 1
+            if len(names) > 1:
+                part.session_ids = names[: len(names) // 2]
+                self._begin(_Part(part.ordinal, names[len(names) // 2 :]))
+            elif most > 1 and not self._wanted.named:
+                most //= 2
+            else:
+                raise
+            return await self._asked(part, most)
 
     async def _answered(self, part: _Part, body: AskExport, key: str) -> Page:
         attempt = 0

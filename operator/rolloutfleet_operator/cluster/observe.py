@@ -74,7 +74,7 @@ def proxy_pods(
     pods: Iterable[Object],
     polled: Mapping[str, Polled],
     lost_nodes: frozenset[str],
-    cordoned_nodes: frozenset[str] = frozenset(),
+    cordoned_nodes: frozenset[str],
 ) -> tuple[ObservedPod, ...]:
     """The pods of the StatefulSet by ordinal; `polled` is by uid."""
     found = (
@@ -287,16 +287,18 @@ def lost_node(node: Object | None) -> bool:
     return node is None or not is_ready(node)
 
 
-_HOSTNAME: Final = "hostname"
-_NODE: Final = "node"
+_OF_ONE_NODE: Final = ("hostname", "node", "nodename", "nodeid")
+"""How labels of nodes end whose values no two nodes share: `kubernetes.io/hostname`, and those of drivers."""
 
 
 def is_node_local(volume: Object) -> bool:
-    """Whether a PersistentVolume can be used on one node alone, by its node affinity: `kubernetes.io/hostname`, or a
-    driver's own `…/node`. One that a zone reaches, or any node, is not."""
-    required = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
-    keys = {each["key"] for term in required for each in term.get("matchExpressions") or ()}
-    return any(key.rpartition("/")[2] in (_HOSTNAME, _NODE) for key in keys)
+    """Whether a PersistentVolume can be used on one node alone, by its node affinity."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
+    terms = [term.get("matchExpressions") or () for term in required.get("nodeSelectorTerms") or ()]
+    return len(terms) == 1 and any(
+        each["key"].rpartition("/")[2] in _OF_ONE_NODE and each["operator"] == "In" and len(each["values"]) == 1
+        for each in terms[0]
+    )
 
 
 def is_ready(found: Object) -> bool:

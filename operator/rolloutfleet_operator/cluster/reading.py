@@ -23,6 +23,7 @@ from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
 from rolloutfleet_operator.cluster.volumes import CordonedNodes, Volumes
 from rolloutfleet_operator.cluster.warning_events import WarningEvents
+from rolloutfleet_operator.policy.observed import ordinal_of
 
 WATCHED: Final = frozenset((*KINDS, "Pod", "PersistentVolumeClaim"))
 """Kinds of which events tell, besides the fleets themselves. Secrets are never watched."""
@@ -157,7 +158,7 @@ async def read_more(
         warnings=warnings,
         lost_nodes=lost_nodes,
         node_local=node_local,
-        cordoned_nodes=await cordoned_nodes.names() if node_local else frozenset(),
+        cordoned_nodes=await cordoned_nodes.names() if node_local and there.proxies else frozenset(),
     )
 
 
@@ -207,8 +208,9 @@ async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
 
 
 async def _node_local(volumes: Volumes, fleet: Fleet, there: FleetObjects) -> bool:
-    said = fleet.spec.proxies.storage.node_local
-    return await volumes.are_node_local(there.claims) if said is None else said
+    said, wanted = fleet.spec.proxies.storage.node_local, fleet.spec.proxies.replicas
+    used = (claim for claim in there.claims if ordinal_of(claim["metadata"]["name"]) < wanted)
+    return await volumes.are_node_local(used) if said is None else said
 
 
 _QUICKLY: Final = 1

@@ -409,7 +409,7 @@ class Reconciler:
             fleet, self._shared.operator, peers=decision.peers, lost=decision.lost_proxies
         )
         asked_for = [
-            *every.parts(fleet, self._shared.operator, settings, evictable=decision.evictable),
+            *every.parts(fleet, self._shared.operator, settings, decision.evictable),
             *every.workloads(fleet, self._shared.operator, wanted.template, counts, claims, control_key),
         ]
         made, not_made, problems = _made(asked_for)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Final
 
 from rolloutfleet_operator.cluster import observe
@@ -21,14 +22,16 @@ class Volumes:
     async def are_node_local(self, claims: Iterable[Object]) -> bool:
         """Whether one of the claims' volumes is; False where they may not be read, as by an operator of one namespace.
 
-        Raises ApiUnreachable.
+        Raises ApiUnreachable and, for what may be read another time, ApiRefused.
         """
         names = {name for claim in claims if (name := claim["spec"].get("volumeName"))}
         self._known = {name: known for name, known in self._known.items() if name in names}
         for name in names - self._known.keys():
             try:
                 volume = await self._api.get("PersistentVolume", None, name)
-            except ApiRefused:
+            except ApiRefused as refused:
+                if refused.status != HTTPStatus.FORBIDDEN:
+                    raise
                 volume = None
             self._known[name] = volume is not None and observe.is_node_local(volume)
         return any(self._known.values())
@@ -43,7 +46,7 @@ class CordonedNodes:
         self._reading = asyncio.Lock()
 
     async def names(self) -> frozenset[str]:
-        """None are known where nodes may not be listed. Raises ApiUnreachable."""
+        """None are known where nodes may not be listed. Raises as `Volumes.are_node_local`."""
         async with self._reading:
             if self._clock() - self._read_at >= CACHE_TTL:
                 self._names, self._read_at = await self._list(), self._clock()
@@ -52,6 +55,8 @@ class CordonedNodes:
     async def _list(self) -> frozenset[str]:
         try:
             nodes = await self._api.list("Node", None, fields="spec.unschedulable=true")
-        except ApiRefused:
+        except ApiRefused as refused:
+            if refused.status != HTTPStatus.FORBIDDEN:
+                raise
             return frozenset()
         return frozenset(node["metadata"]["name"] for node in nodes)

@@ -67,6 +67,16 @@ class PodState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evictable:
+    """What the disruption budget of the proxies lets go."""
+
+    ready: int
+    """So many at once that are ready."""
+    unready: bool
+    """All that are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What a pass comes to. `status.py` makes the status of it."""
 
@@ -79,8 +89,7 @@ class Decision:
     lost_proxies: tuple[int, ...]
     """Ordinals of those on lost nodes, also where they are to end: until such a node is back or deleted, no other pod
     takes their place."""
-    evictable: int
-    """How many proxies the disruption budget lets go at once."""
+    evictable: Evictable
     gateway_replicas: int
     engine_replicas: int | None
     """None where the fleet runs no engines itself."""
@@ -229,10 +238,12 @@ def _observed_restart(state: FleetState, progress: Progress, updated: UpdateAdmi
     return before if roll.restart_pending or going or due else spec.restart.id
 
 
-def _evictable(spec: FleetSpec, observed: ObservedFleet, progress: Progress) -> int:
-    """None in a node's drain that nobody announced, where their volumes can't leave the node."""
-    own = any(isinstance(action, Evict) for action in progress.actions)
-    return spec.disruption.max_unavailable if own or spec.disruption.maintenance or not observed.node_local else 0
+def _evictable(spec: FleetSpec, observed: ObservedFleet, progress: Progress) -> Evictable:
+    """Nobody announced a drain of proxies whose volumes can't leave their nodes: it takes none, and of those that are
+    unready, as a drained one is, only the operator evicts some."""
+    if spec.disruption.maintenance or not observed.node_local:
+        return Evictable(ready=spec.disruption.max_unavailable, unready=True)
+    return Evictable(ready=0, unready=any(isinstance(action, Evict) for action in progress.actions))
 
 
 def _engine_replicas(spec: FleetSpec, *, off: bool) -> int | None:

@@ -271,7 +271,7 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
     made, due_now = _made_already(state)
     due_now = [due for due in due_now if due.pod.name not in progress.busy]
     by_hand = tuple(due.pod for due in due_now if due.cause.slot and due.pod.drain is not None)
-    ready = [due for due in due_now if not due.cause.slot or (due.pod.stats is not None and due.pod.drain is None)]
+    ready = [due for due in due_now if not due.cause.slot or _may_begin(due, state)]
     admission = RestartAdmission(restarts=progress.restarts, by_hand=by_hand, actions=made)
     # As many can be under way as the status can hold.
     if not ready or spec.suspend or len(open_entries(progress.restarts)) >= MOST_RESTARTS:
@@ -288,6 +288,13 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
     if not slots.granted(request, observed.other_fleets, held=held, most=observed.most_disruptions):
         return replace(admission, waiting=due, slot_requests=(request,))
     return begins
+
+
+def _may_begin(due: Due, state: FleetState) -> bool:
+    """Whether a proxy that serves can be restarted now: it answers, and does not drain; and where it gets a new pod,
+    that need not wait for its node."""
+    pod, waits = due.pod, due.pod.cordoned_node is not None and not state.spec.disruption.maintenance
+    return pod.stats is not None and pod.drain is None and not (waits and due.cause.way(pod, state) == "Pod")
 
 
 def held_by(progress: Progress) -> int:

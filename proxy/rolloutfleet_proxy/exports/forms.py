@@ -141,7 +141,7 @@ def check_included(read: Read[Any], granted: Grant) -> None:
         if size > INCLUDED_LIMIT:
             raise TooLarge(
                 f"This export would include more than {INCLUDED_LIMIT >> 20} MiB of messages and tools. Nothing is "
-                "leased: ask for fewer trajectories, or without include."
+                "leased: ask for fewer trajectories or sessions, or without include."
             )
 
 

@@ -323,6 +323,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             found = [trajectory async for trajectory in export]
             for why in export.unreachable.values():
                 raise Unreachable(f"what group {group.group_id} left could not be had: {why}")
+            if "unknown" in export.statuses.values():
+                raise Unreachable(f"what group {group.group_id} left is lost with the store of its proxy")
             # Within the block: from here on a rollout that is broken off gives them back.
             self._held.lease_of.update((each.trajectory_id, each.lease_id) for each in found)
         return found

@@ -9,6 +9,7 @@ from rolloutfleet_operator.cluster.children import disruption, engines, gateway,
 from rolloutfleet_operator.cluster.children.names import Fleet
 from rolloutfleet_operator.cluster.children.pods import Manifest
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.decide import Evictable
 
 KINDS: Final = (
     "ConfigMap",
@@ -31,8 +32,10 @@ class Part:
     make: Callable[[], Manifest]
 
 
-def parts(fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySettings, *, evictable: int) -> Iterator[Part]:
-    """Every child but the Secrets and what makes pods. So many proxies are `evictable` at once."""
+def parts(
+    fleet: Fleet, operator: OperatorSettings, proxy_settings: ProxySettings, evictable: Evictable
+) -> Iterator[Part]:
+    """Every child but the Secrets and what makes pods."""
     spec = fleet.spec
     yield Part("ConfigMap", fleet.settings, lambda: settings.config_map(fleet, proxy_settings))
     yield Part("Service", fleet.headless, lambda: network.proxies_by_name(fleet))

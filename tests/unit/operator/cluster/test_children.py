@@ -15,6 +15,7 @@ from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import SETTINGS_FILE, SIMULATED_MODEL_PATH, TEMPLATE_HASH, Fleet
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
 from rolloutfleet_operator.cluster.children.settings import config_map, proxy_settings, restart_hash
+from rolloutfleet_operator.policy.decide import Evictable
 
 Children = dict[tuple[str, str], dict[str, Any]]
 
@@ -24,7 +25,7 @@ def made(fleet: Fleet) -> Children:
     template = proxies.template(fleet, OPERATOR, told)
     counts = every.Replicas(proxies=2, gateways=1, engines=1)
     parts = [
-        *every.parts(fleet, OPERATOR, told, evictable=1),
+        *every.parts(fleet, OPERATOR, told, Evictable(ready=1, unready=True)),
         *every.workloads(fleet, OPERATOR, template, counts, None, "a hash"),
     ]
     children = [part.make() for part in parts]

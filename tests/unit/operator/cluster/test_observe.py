@@ -28,7 +28,7 @@ def pod(name: str = "math-proxy-3", **more: Any) -> dict[str, Any]:
 
 
 def observed(which: dict[str, Any], lost: frozenset[str] = frozenset()) -> Any:
-    (found,) = observe.proxy_pods([which], {}, lost)
+    (found,) = observe.proxy_pods([which], {}, lost, frozenset())
     return found
 
 
@@ -51,18 +51,29 @@ def test_a_node_that_is_not_heard_of_is_lost() -> None:
     assert [observe.lost_node(node) for node in (None, unknown, ready)] == [True, True, False]
 
 
+def on(key: str, *values: str, operator: str = "In") -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": [*values]}
+
+
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+
+
 @pytest.mark.parametrize(
-    ("keys", "is_local"),
+    ("terms", "is_local"),
     [
-        ([["kubernetes.io/hostname"]], True),
-        ([["topology.kubernetes.io/zone", "topology.topolvm.io/node"]], True),
-        ([["topology.kubernetes.io/zone"], ["topology.kubernetes.io/region"]], False),
+        ([[on(HOST, "a")]], True),
+        ([[on(ZONE, "z"), on("topology.topolvm.io/node", "a")]], True),
+        ([[on("openebs.io/nodename", "a")]], True),
+        ([[on(ZONE, "z")]], False),
+        ([[on(HOST, "a", "b")]], False),
+        ([[on(HOST, "a")], [on(HOST, "b")]], False),
+        ([[on(HOST, "a", operator="NotIn")]], False),
         ([], False),
     ],
 )
-def test_a_volume_is_node_local_where_its_affinity_names_nodes(keys: list[list[str]], is_local: bool) -> None:
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": ["x"]} for key in term]} for term in keys]
-    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}
+def test_a_volume_is_node_local_where_its_affinity_names_one_node(terms: Any, is_local: bool) -> None:
+    required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    affinity = {"nodeAffinity": {"required": required}} if terms else {}
     assert observe.is_node_local({"spec": affinity}) is is_local
 
 

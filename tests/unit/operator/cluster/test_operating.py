@@ -218,8 +218,12 @@ def on_a_cordoned_node(server: ApiServer, fleet: FleetThere, *, label: str) -> N
     fleet.edit("Pod", "math-proxy-0", nodeName="node-a")
 
 
-def budget(fleet: FleetThere) -> Any:
-    return fleet.child("PodDisruptionBudget", "math-proxy")["spec"]["maxUnavailable"]
+def budget(fleet: FleetThere) -> tuple[int, str]:
+    spec = fleet.child("PodDisruptionBudget", "math-proxy")["spec"]
+    return spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]
+
+
+OPEN, SHUT = (1, "AlwaysAllow"), (0, "IfHealthyBudget")
 
 
 async def test_no_drain_takes_a_proxy_whose_volume_is_node_local_until_maintenance_is_announced(
@@ -227,13 +231,27 @@ async def test_no_drain_takes_a_proxy_whose_volume_is_node_local_until_maintenan
 ) -> None:
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)
-        assert budget(fleet) == 1
+        assert budget(fleet) == OPEN
         on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
-        await comes_true(lambda: budget(fleet) == 0 and "node-a" in fleet.problems().get("NodeCordoned", ""))
+        await comes_true(lambda: budget(fleet) == SHUT and "node-a" in fleet.problems().get("NodeCordoned", ""))
         await operator.until_passes(2)
         assert server.asked.count("GET PersistentVolume/pv") == 1
         fleet.apply(disruption={"maintenance": True})
-        await comes_true(lambda: budget(fleet) == 1 and "NodeCordoned" not in fleet.problems())
+        await comes_true(lambda: budget(fleet) == OPEN and "NodeCordoned" not in fleet.problems())
+
+
+async def test_a_volume_that_cant_be_read_for_a_moment_is_read_again(server: ApiServer, fleet: FleetThere) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if place.kind == "PersistentVolume":
+            raise Refusal(429, "TooManyRequests", "later")
+
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        server.refusing.append(refuse)
+        on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
+        await comes_true(lambda: server.asked.count("GET PersistentVolume/pv") > 1)
+        server.refusing.clear()
+        await comes_true(lambda: budget(fleet) == SHUT)
 
 
 async def test_a_volume_that_other_nodes_reach_leaves_its_proxy_to_drains(server: ApiServer, fleet: FleetThere) -> None:
@@ -241,7 +259,7 @@ async def test_a_volume_that_other_nodes_reach_leaves_its_proxy_to_drains(server
         await comes_true(lambda: fleet.children() == CHILDREN)
         on_a_cordoned_node(server, fleet, label="topology.kubernetes.io/zone")
         await operator.until_passes(2)
-        assert budget(fleet) == 1
+        assert budget(fleet) == OPEN
         assert "NodeCordoned" not in fleet.problems()
 
 
@@ -257,9 +275,9 @@ async def test_node_local_is_taken_from_the_spec_where_volumes_may_not_be_read(
         await comes_true(lambda: fleet.children() == CHILDREN)
         on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
         await operator.until_passes(2)
-        assert budget(fleet) == 1
+        assert budget(fleet) == OPEN
         fleet.apply(proxies={"storage": {"nodeLocal": True}})
-        await comes_true(lambda: budget(fleet) == 0)
+        await comes_true(lambda: budget(fleet) == SHUT)
         assert "NodeCordoned" not in fleet.problems()
 
 

@@ -10,7 +10,7 @@ from tests.unit.operator.policy.world import BASE_RSS, BY_HAND, World
 
 from rolloutfleet.boots import KILLED_FOR_MEMORY
 from rolloutfleet_operator.policy.actions import Evict
-from rolloutfleet_operator.policy.decide import decide
+from rolloutfleet_operator.policy.decide import Evictable, decide
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, STATE_LABEL, ObservedFleet
 from rolloutfleet_operator.policy.reasons import EventReason
 
@@ -718,27 +718,46 @@ def test_an_eviction_names_the_pod_that_was_seen() -> None:
     assert all(world.pods[each.pod].uid == each.uid for each in evictions)
 
 
+OPEN, SHUT = Evictable(ready=1, unready=True), Evictable(ready=0, unready=False)
+
+
 def test_pods_whose_volumes_cant_leave_their_nodes_go_by_the_operators_evictions_alone() -> None:
     world = World(fleet(memory={"restart": "Pod"}))
     world.node_local = True
     operator = begun(world)
-    assert world.evictable == 0
+    assert world.evictable == SHUT
     before = {pod.uid for pod in world.pods.values()}
     world.edit(template="t2")
-    evictable = []
+    given = []
     for _ in range(200):
         go_on(world, operator, every=2.0)
-        evictable.append(world.evictable)
+        given.append(world.evictable)
     assert not before & {pod.uid for pod in world.pods.values()}
-    assert evictable.count(1) < 5 * len(before), "the budget is open no longer than it takes"
-    assert (condition(world), evictable[-1]) == (("True", "Serving"), 0)
+    assert all(each.ready == 0 for each in given), "what is ready goes with no drain"
+    assert given.count(SHUT) > len(given) - 5 * len(before)
+    assert (condition(world), given[-1]) == (("True", "Serving"), SHUT)
+
+
+def test_a_proxy_gets_no_new_pod_while_its_node_is_cordoned_and_the_others_do() -> None:
+    world = World(fleet(memory={"restart": "Pod"}))
+    world.node_local = True
+    operator = begun(world)
+    before = {name: pod.uid for name, pod in world.pods.items()}
+    world.pods["math-proxy-1"].cordoned_node = "node-a"
+    world.edit(template="t2")
+    go_on(world, operator, passes=100)
+    assert condition(world) == ("False", "RollingOut")
+    assert [name for name, pod in world.pods.items() if pod.uid == before[name]] == ["math-proxy-1"]
+    world.edit(disruption={**world.spec.model_dump(by_alias=True)["disruption"], "maintenance": True})
+    settle([world], operator, passes=100)
+    assert world.pods["math-proxy-1"].uid != before["math-proxy-1"]
 
 
 def test_a_drain_may_take_such_pods_under_maintenance_and_others_at_any_time() -> None:
     world = World(fleet(disruption={"maintenance": True, "maxUnavailable": 2}))
     world.node_local = True
     begun(world)
-    assert world.evictable == 2
+    assert world.evictable == Evictable(ready=2, unready=True)
     elsewhere = World(fleet())
     begun(elsewhere)
-    assert elsewhere.evictable == 1
+    assert elsewhere.evictable == OPEN

@@ -26,7 +26,7 @@ from rolloutfleet_operator.policy.actions import (
     RemoveWorker,
     UndoDrain,
 )
-from rolloutfleet_operator.policy.decide import Decision
+from rolloutfleet_operator.policy.decide import Decision, Evictable
 from rolloutfleet_operator.policy.observed import (
     RESTART_NOTE,
     ObservedContainer,
@@ -92,6 +92,7 @@ class Pod:
     terminating_since: float | None = None
     gone_at: float = 0.0
     node_lost: bool = False
+    cordoned_node: str | None = None
     hangs: bool = False
     ever_up: bool = False
 
@@ -177,7 +178,7 @@ class World:
         """Bytes just after a boot, by ordinal, where it is not BASE_RSS."""
         self.node_local = False
         """Volumes can't leave their nodes."""
-        self.evictable = 0
+        self.evictable = Evictable(ready=0, unready=True)
         """What the disruption budget was given."""
         self.budget = 0
         """What its controller has seen of that."""
@@ -195,7 +196,7 @@ class World:
             for pod in list(self.pods.values()):
                 self._live(pod)
             self._control()
-            self.budget = self.evictable
+            self.budget = self.evictable.ready
             self.deployments["gateway"].tick(self.gateway_replicas, self.now)
             self.deployments["engine"].tick(self.engine_replicas, self.now)
 
@@ -385,6 +386,7 @@ class World:
             ready_since=pod.ready_since,
             terminating_since=pod.terminating_since,
             node_lost=pod.node_lost,
+            cordoned_node=pod.cordoned_node,
             container=container,
             notes=dict(pod.notes),
             stats=self._stats(pod) if pod.is_up(self.now) else None,
@@ -488,7 +490,7 @@ class World:
         if pod.uid != asked.uid or pod.terminating_since is not None:
             return
         unready = sum(not each.ready for each in self.pods.values())
-        if pod.ready and unready + 1 > self.budget:
+        if unready + 1 > self.budget if pod.ready else not self.evictable.unready:
             return
         if pod.is_up(self.now):
             self._taken_down(pod)
