@@ -31,7 +31,8 @@ def test_a_restart_by_id_reaches_every_container_once(operator: Operator, namesp
 
 
 def test_a_restart_by_id_reaches_every_pod_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
-    _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Pod"}}), "Pod")
+    spec = {"memory": {"restart": "Pod"}, "proxies": {"storage": {"nodeLocal": True}}}
+    _restart_by_id(Fleet(namespace, images, spec=spec), "Pod")
 
 
 def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
