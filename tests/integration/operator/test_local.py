@@ -61,8 +61,11 @@ def test_a_fleet_comes_up_heals_and_goes(tmp_path: Path) -> None:
         up.until_said("engine-0: started again: killed by SIGKILL")
         up.until(lambda: up.said().count("engine-0: ready") == 2)
         assert httpx.get(f"{engines[0]}/health", trust_env=False).status_code == 200
-        said = (up.state / "logs" / "gateway.log").read_text()
-        assert '"level":"WARN"' in said and "\x1b" not in said, "what the gateway says has no colour codes"
+        said = up.state / "logs" / "gateway.log"
+        nobody = {"url": "http://127.0.0.1:9"}
+        assert httpx.post(f"{gateway}/workers", json=nobody, headers=headers, trust_env=False).is_success
+        up.until(lambda: '"level":"WARN"' in said.read_text())
+        assert "\x1b" not in said.read_text(), "what the gateway says has no colour codes"
 
         started = list(up.children().values())
         assert len(started) == 3
