@@ -56,6 +56,8 @@ class Plan:
     """A trajectory about to be exported, without its tokens and messages."""
 
     trajectory: LeasedTrajectory
+    trained: bool
+    """False where none of its tokens are, for how its session ended."""
     style: ExportStyle
     context: frozenset[LineageKind]
     """The kinds of lineages whose turns are not trained."""
@@ -89,10 +91,12 @@ def load_plan(connection: Connection, member: Member, asked: AskExport, *, first
     made = rows(turns, found.kept, style=style, discount=discount, context=asked.context)
     if asked.credit == "session" and (episode := found.episode) is not None:
         made = credited(made, return_of(found.turns, episode.kept, episode.number, style=style, discount=discount))
-    if found.outcome is not None and found.outcome not in asked.train and not found.rewarded:
+    trained = found.outcome is None or found.outcome in asked.train or found.rewarded
+    if not trained:
         made = untrained(made)
     return Plan(
         trajectory=found,
+        trained=trained,
         style=style,
         context=asked.context,
         turns=turns,

@@ -1,9 +1,9 @@
 """An export's tensors as shards: one for each tensor of each row, so that a trainer's ranks fetch their own rows alone.
 
-Their names follow from the trajectory, the style, the lineages that are not trained, the row's last turn and the
-tensor's name. Nothing else decides what they hold: turns never change, a trajectory's are fixed when it closes, and
-returns are numbers of the answer, not tensors. So the same export, made again for whatever reason, finds what it put
-before.
+Their names follow from the trajectory, the style, the lineages that are not trained, whether any of it is, the row's
+last turn and the tensor's name. Nothing else decides what they hold: turns never change, a trajectory's are fixed when
+it closes, and returns are numbers of the answer, not tensors. So the same export, made again for whatever reason, finds
+what it put before.
 """
 
 from collections.abc import Collection, Iterator
@@ -50,5 +50,5 @@ def missing(owner: Owner, read: Read[Any], plan: Plan, there: Collection[str]) -
 
 
 def _name(owner: Owner, plan: Plan, row: Row, tensor: str) -> str:
-    said = ",".join([plan.style, *sorted(plan.context)])
+    said = ",".join([plan.style, *sorted(plan.context), *([] if plan.trained else ["untrained"])])
     return owner.derived(TENSOR, plan.member.trajectory_id, said, plan.turns[row.last].name, tensor)

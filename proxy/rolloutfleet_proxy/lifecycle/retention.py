@@ -36,7 +36,7 @@ def removable(
     files: Sequence[Kept], *, now: float, age: float | None, most_bytes: int | None, this_sweep: float
 ) -> list[str]:
     """Which files go, oldest first. What this sweep wrote stays; for bytes' sake, so does what the newest one wrote."""
-    newest = max((file.since for file in files), default=0.0)
+    newest = min(this_sweep, max((file.since for file in files), default=0.0))
     total = sum(file.bytes for file in files)
     going = []
     for file in sorted(files, key=lambda file: (file.since, file.file)):

@@ -274,12 +274,13 @@ class Writer:
         raises after a write, and a savepoint takes two more statements.
         """
         connection = self._connection
-        served, wall, keep = self._clock.now(), self._wall(), self.keep_fraction
         counts: Counter[tuple[str, str, str]] = Counter()
         before = connection.total_changes
         changed = True
         try:
             self._begin(jobs)
+            # Now, not before: another program may have held the store for long.
+            served, wall, keep = self._clock.now(), self._wall(), self.keep_fraction
             delivered = self.deliveries.write(connection) if with_deliveries else 0
             for job in jobs:
                 transaction = Transaction(

@@ -11,7 +11,7 @@ from tests.unit.proxy.exports.test_rows_and_forms import as_json, branched_sessi
 from tests.unit.proxy.shards.shelf import Shelf
 
 from rolloutfleet.tensors import RemoteTensor, remote_tensors
-from rolloutfleet.wire import Export
+from rolloutfleet.wire import CloseSession, Export
 from rolloutfleet_proxy.exports.forms import json_pieces
 from rolloutfleet_proxy.exports.rows import TENSORS
 from rolloutfleet_proxy.exports.shards import references
@@ -19,6 +19,7 @@ from rolloutfleet_proxy.store import leases
 from rolloutfleet_proxy.store.audit import audit
 from rolloutfleet_proxy.store.exports import ExportGone
 from rolloutfleet_proxy.store.leases import SHARDS_AFTER_LEASE, Grant
+from rolloutfleet_proxy.store.trajectories import close_session
 
 ADDRESS = "http://127.0.0.1:8080"
 LEASE_SECONDS = 100.0
@@ -161,3 +162,17 @@ def test_an_export_that_fails_midway_leaves_the_shards_of_earlier_ones_alone(she
         export(shelf, granted)
     assert shelf.store.read(audit)["shards"]["count"] == len(shelf.files()) == len(kept)
     assert all(map(shelf.get, kept))
+
+
+@pytest.mark.parametrize("order", [([], ["failed"]), (["failed"], [])])
+def test_what_is_trained_and_what_is_not_are_different_shards(shelf: Shelf, order: tuple[list[str], list[str]]) -> None:
+    [(session, _)] = shelf.store.start()
+    shelf.store.commit(session, name="a", prompt=[1], output=[2, 3])
+    shelf.store.run(lambda transaction: close_session(transaction, session, CloseSession(outcome="failed")))
+    masks = {}
+    for train in order:
+        granted = take(shelf, train=[*train])
+        [row] = export(shelf, granted)["trajectories"][0]["rows"]
+        masks[len(train)] = fetched(shelf, row["tensors"]["loss_mask"])
+        release(shelf, granted)
+    assert masks == {0: [0, 0, 0], 1: [0, 1, 1]}

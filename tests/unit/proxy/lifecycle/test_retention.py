@@ -19,11 +19,12 @@ def test_what_is_kept_is_within_bounds_or_new(
     this_sweep = 50.0
     going = removable(files, now=now, age=age, most_bytes=most, this_sweep=this_sweep)
     left = [file for file in files if file.file not in going]
-    newest = max((file.since for file in files), default=0.0)
+    newest = min(this_sweep, max((file.since for file in files), default=0.0))
     if age is not None:
         assert all(now - file.since < age for file in left if file.since < this_sweep)
     if most is not None and sum(file.bytes for file in left) > most:
-        assert all(file.since == newest for file in left), "only what the newest sweep wrote may be too much"
+        assert all(file.since >= newest for file in left), "only what the newest sweep wrote may be too much"
+    assert all(file.since < this_sweep for file in files if file.file in going), "what this sweep wrote stays"
     if age is None and most is not None and going:
         last = max((file for file in files if file.file in going), key=lambda file: (file.since, file.file))
         assert sum(file.bytes for file in left) + last.bytes > most, "no more goes than must"

@@ -255,6 +255,24 @@ async def test_served_seconds_go_on_after_a_restart_and_skip_the_time_between(tm
     assert again.now() == 57
 
 
+async def test_a_write_that_waited_for_the_store_is_of_the_time_when_it_had_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    database = open_database(tmp_path)
+    writer = Writer(database, ServedClock(database, monotonic=lambda: now[0]))
+    begin = writer._begin
+
+    def late(*jobs: object) -> None:
+        now[0] += 12.0
+        begin(*jobs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(writer, "_begin", late)
+    assert await writer.run(lambda transaction: transaction.served) == 12.0
+    await writer.close()
+    database.close()
+
+
 async def test_served_seconds_leave_out_what_a_process_stood_still_for(tmp_path: Path) -> None:
     now = [1000.0]
     clock = ServedClock(open_database(tmp_path), monotonic=lambda: now[0], longest_step=5.0)
