@@ -114,6 +114,11 @@ class Fleet:
         chosen = f"--selector=rolloutfleet.dev/fleet={self.name},app.kubernetes.io/component=proxy"
         return {pod["metadata"]["name"]: pod for pod in self.namespace.get("pods", chosen)["items"]}
 
+    def proxy_on(self, node: str) -> str:
+        """The one proxy whose pod is on that node."""
+        (name,) = (name for name, pod in self.proxies().items() if pod["spec"].get("nodeName") == node)
+        return name
+
     def uids(self) -> dict[str, str]:
         return {name: pod["metadata"]["uid"] for name, pod in self.proxies().items()}
 

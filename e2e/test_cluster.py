@@ -125,11 +125,8 @@ def test_an_eviction_honours_a_disruption_budget(namespace: Kubectl, image: str)
     start(namespace, pod("guarded", image))
     namespace("create", "poddisruptionbudget", "guard", "--selector=app=guarded", "--min-available=1")
     namespace("wait", "pdb/guard", "--for=jsonpath={.status.expectedPods}=1", "--timeout=180s")
-    eviction = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"}})
-    evict = ("create", "--filename", "-", "--raw", f"/api/v1/namespaces/{namespace.namespace}/pods/guarded/eviction")
-
     with pytest.raises(CommandFailed, match="disruption budget"):
-        namespace(*evict, stdin=eviction)
+        namespace.evict("guarded")
     namespace("delete", "pdb", "guard")
-    namespace(*evict, stdin=eviction)
+    namespace.evict("guarded")
     namespace("wait", "pod/guarded", "--for=delete", "--timeout=180s")

@@ -111,13 +111,17 @@ def test_agents_notice_no_gateway_that_is_killed_or_replaced_without_an_operator
     namespace: Kubectl, images: Images, operator: Operator
 ) -> None:
     fleet = Fleet(namespace, images, spec={"gateway": {"replicas": 2}, "engine": {"replicas": 2}}).make()
+
+    def both_serve() -> bool:
+        return [ready(pod) for pod in pods(fleet, "gateway")] == [True, True]
+
     with fleet.traffic(number=6) as traffic:
         fleet.namespace("delete", "pod", _gateway(fleet), "--grace-period=0", "--force")
-        fleet.until("there are two gateways", lambda: [ready(pod) for pod in pods(fleet, "gateway")] == [True] * 2)
+        fleet.until("there are two gateways", both_serve)
         fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=0")
         fleet.until("there is no operator", lambda: not operators(fleet))
         fleet.namespace("delete", "pod", _gateway(fleet), "--wait=true", seconds=ENDS_WITHIN + 60)
-        fleet.until("there are two gateways", lambda: [ready(pod) for pod in pods(fleet, "gateway")] == [True] * 2)
+        fleet.until("there are two gateways", both_serve)
         fleet.namespace("scale", "deployment/rolloutfleet-operator", "--replicas=1")
         fleet.until_ready()
     assert traffic.errors == []

@@ -40,7 +40,7 @@ def test_a_lost_node_is_named_and_the_fleet_heals_when_it_is_back(
 ) -> None:
     stays, goes = nodes
     fleet = spread_over(operator, Fleet(namespace, images), stays)
-    away, there = proxy_on(fleet, goes), uids(fleet)
+    away, there = fleet.proxy_on(goes), uids(fleet)
     before = serve(fleet, 6)
 
     with WAYS[how](record, goes):
@@ -61,7 +61,7 @@ def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_vo
     stays, goes = nodes
     spec = {"proxies": {"tolerations": [SOON_GIVEN_UP]}}
     fleet = spread_over(operator, Fleet(namespace, images, spec=spec), stays)
-    away, there = proxy_on(fleet, goes), uids(fleet)
+    away, there = fleet.proxy_on(goes), uids(fleet)
     before = serve(fleet, 6)
 
     with faults.lost(record, goes):
@@ -88,11 +88,6 @@ def spread_over(operator: Operator, fleet: Fleet, stays: str) -> Fleet:
     )
     elsewhere = {"gateway": {"nodeSelector": here}, "engine": {"podTemplate": {"spec": {"nodeSelector": here}}}}
     return Fleet(fleet.namespace, fleet.images, spec={**fleet.spec, **elsewhere}).make()
-
-
-def proxy_on(fleet: Fleet, node: str) -> str:
-    (name,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == node)
-    return name
 
 
 def until_named(fleet: Fleet, pod: str) -> None:

@@ -58,7 +58,7 @@ def test_a_drain_takes_a_node_local_proxy_under_maintenance_alone(
     release.install()  # of one namespace it may not look at volumes
     fleet = Fleet(namespace, images).make()
     uids = fleet.uids()
-    (away,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained)
+    away = fleet.proxy_on(drained)
     fleet.until("no proxy may be evicted", lambda: _evictable(namespace) == 0)
     cluster("cordon", drained)  # the agents begin elsewhere
     with fleet.traffic() as traffic:
@@ -113,7 +113,7 @@ def test_a_drain_takes_a_proxy_whose_volume_other_nodes_reach_and_agents_notice_
     release.install()
     storage = {"size": "1Gi", "className": network_volumes}
     fleet = Fleet(namespace, images, spec={"proxies": {"storage": storage}, "engine": {"replicas": 2}}).make()
-    (away,) = (name for name, pod in fleet.proxies().items() if pod["spec"]["nodeName"] == drained)
+    away = fleet.proxy_on(drained)
     cluster("cordon", drained)  # the agents begin elsewhere
     with fleet.traffic(number=6) as traffic:
         cluster("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", seconds=250)

@@ -1,6 +1,5 @@
 """A proxy is restarted in each of the three ways, under agents, and nothing that a client saw answered is lost."""
 
-import json
 from functools import partial
 
 import pytest
@@ -61,7 +60,6 @@ def test_agents_notice_no_proxy_that_is_restarted_deleted_evicted_or_rolled(
             fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
             fleet.until(f"the {way} is restarted", partial(_restarted, fleet, way))
             fleet.until_ready()
-        fleet.patch({"disruption": {"maintenance": True}})  # evictions are refused without it
         for remove in (_delete, _evict):
             for pod, uid in fleet.uids().items():
                 fleet.until(f"{remove.__name__} of {pod}", partial(remove, namespace, pod))
@@ -82,10 +80,8 @@ def _delete(namespace: Kubectl, pod: str) -> bool:
 
 def _evict(namespace: Kubectl, pod: str) -> bool:
     """Return False while the disruption budget refuses it."""
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
-    path = f"/api/v1/namespaces/{namespace.namespace}/pods/{pod}/eviction"
     try:
-        namespace("create", "--filename", "-", "--raw", path, stdin=json.dumps(eviction))
+        namespace.evict(pod)
     except CommandFailed:
         return False
     return True

@@ -39,6 +39,12 @@ class Kubectl:
                 return None
             raise
 
+    def evict(self, pod: str) -> None:
+        """Raises CommandFailed where a disruption budget refuses it."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        self("create", "--filename", "-", "--raw", path, stdin=json.dumps(eviction))
+
     def within(self, namespace: str) -> "Kubectl":
         return Kubectl(self.kubeconfig, self.context, namespace, self.program)
 
