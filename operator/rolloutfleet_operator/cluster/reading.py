@@ -96,7 +96,7 @@ class FleetObjects:
     warnings: observe.Warnings = field(default_factory=observe.Warnings)
     lost_nodes: frozenset[str] = frozenset()
     node_local: bool = False
-    """Whether volumes of proxies can be used on one node alone."""
+    """Volumes of proxies can be used on one node alone."""
     cordoned_nodes: frozenset[str] = frozenset()
     """Looked for where that is so."""
 
@@ -144,12 +144,12 @@ async def read_more(
 ) -> FleetObjects:
     """What was found, and what is not watched. Raises as `find`."""
     there = _sorted(fleet, found)
-    engines, secret, warnings, lost_nodes, node_local = await asyncio.gather(
+    engines, secret, warnings, lost_nodes, (node_local, cordoned) = await asyncio.gather(
         _engines(api, fleet, there),
         api.get("Secret", fleet.namespace, fleet.keys),
         _warnings(warning_events, fleet, there),
         _lost_nodes(api, there.pods),
-        _node_local(volumes, fleet, there),
+        _node_local(volumes, cordoned_nodes, fleet, there),
     )
     return replace(
         there,
@@ -158,7 +158,7 @@ async def read_more(
         warnings=warnings,
         lost_nodes=lost_nodes,
         node_local=node_local,
-        cordoned_nodes=await cordoned_nodes.names() if node_local and there.proxies else frozenset(),
+        cordoned_nodes=cordoned,
     )
 
 
@@ -207,10 +207,15 @@ async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
     return frozenset(lost)
 
 
-async def _node_local(volumes: Volumes, fleet: Fleet, there: FleetObjects) -> bool:
-    said, wanted = fleet.spec.proxies.storage.node_local, fleet.spec.proxies.replicas
-    used = (claim for claim in there.claims if ordinal_of(claim["metadata"]["name"]) < wanted)
-    return await volumes.are_node_local(used) if said is None else said
+async def _node_local(
+    volumes: Volumes, cordoned_nodes: CordonedNodes, fleet: Fleet, there: FleetObjects
+) -> tuple[bool, frozenset[str]]:
+    """True where volumes are node-local; and the cordoned nodes, which matter only then."""
+    node_local, wanted = fleet.spec.proxies.storage.node_local, fleet.spec.proxies.replicas
+    if node_local is None:
+        used = (claim for claim in there.claims if ordinal_of(claim["metadata"]["name"]) < wanted)
+        node_local = await volumes.are_node_local(used)
+    return node_local, await cordoned_nodes.names() if node_local and there.proxies else frozenset()
 
 
 _QUICKLY: Final = 1
