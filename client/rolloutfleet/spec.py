@@ -93,7 +93,7 @@ class StorageSpec(SpecModel):
     adopt: str | None = None
     """The uid of an earlier fleet of this name whose data may be opened."""
     node_local: bool | None = None
-    """Whether a volume can be used on one node alone; by default as the volumes say, where they may be read."""
+    """Marks volumes as usable on one node only; by default read from their node affinity, where the operator may."""
     ephemeral: bool = False
     """Whether the data is lost with the pod."""
 
@@ -156,7 +156,7 @@ class DisruptionSpec(SpecModel):
     max_unavailable: AtLeastOne = 1
     """How many proxies may be down at a time."""
     maintenance: bool = False
-    """Whether a node's drain may take proxies whose volumes are local to it. Their sessions wait for the node."""
+    """Lets node drains evict proxies with node-local volumes; their sessions wait until the node is uncordoned."""
     drain_timeout: Duration = 60.0
     """How long a restart waits for calls in flight."""
     retire_timeout: Duration = 3600.0

@@ -10,7 +10,7 @@ from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.settings import Settings
 
 SHARED: Final = "/shared"
-"""A folder of this machine on every node: what volumes that other nodes reach are made of."""
+"""A folder of this machine on every node, for volumes that all nodes reach."""
 
 
 def configuration(settings: Settings, image: str, shared: Path) -> str:

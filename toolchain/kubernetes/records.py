@@ -33,7 +33,7 @@ class Record(BaseModel):
 
     @property
     def shared(self) -> Path:
-        """What every node of a cluster that was made here has at `kind.SHARED`."""
+        """The folder that every node of a cluster made here has at `kind.SHARED`."""
         return self.folder / "shared"
 
     def write(self) -> None:

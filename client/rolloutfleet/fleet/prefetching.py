@@ -1,5 +1,5 @@
-"""Leasing ahead: one task a proxy leases a page, waits until that is wanted, and leases the next. (Named sessions, of
-which one answer can't hold all, are several tasks'.)
+"""Leasing ahead: one task a proxy leases a page, waits until that is wanted, and leases the next. Named sessions that
+one answer can't hold are split among several tasks.
 
 So a proxy that is down or slow delays what it holds itself, and nothing else. Where a number is wanted, no more is
 leased than is still missing, but for whole groups, and for what a proxy brings that was so slow that others were asked.
@@ -264,7 +264,7 @@ class Prefetcher:
             self._broken_off.append((what, partial(self._undo, part, body, key)))
             raise
         except Refused as error:
-            # An answer can't hold all: less at once. (An earlier release names no parameter.)
+            # One answer can't hold all of it: ask for less at once. Proxies of earlier releases name no parameter.
             names = part.session_ids or ()
             if error.code != INVALID_REQUEST or error.param not in (None, "max_trajectories"):
                 raise

@@ -288,11 +288,11 @@ def lost_node(node: Object | None) -> bool:
 
 
 _OF_ONE_NODE: Final = ("hostname", "node", "nodename", "nodeid")
-"""How labels of nodes end whose values no two nodes share: `kubernetes.io/hostname`, and those of drivers."""
+"""Last parts of node labels whose values no two nodes share: `kubernetes.io/hostname`, and those of drivers."""
 
 
 def is_node_local(volume: Object) -> bool:
-    """Whether a PersistentVolume can be used on one node alone, by its node affinity."""
+    """True of a PersistentVolume whose node affinity allows one node alone."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
     terms = [term.get("matchExpressions") or () for term in required.get("nodeSelectorTerms") or ()]
     return len(terms) == 1 and any(

@@ -1,4 +1,4 @@
-"""Volumes that can be used on one node alone, and nodes that take no new pods: a pod that leaves one waits for it."""
+"""Node-local volumes and cordoned nodes: a pod that is evicted from such a node waits until it is uncordoned."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,14 +13,15 @@ CACHE_TTL: Final = 10.0
 
 
 class Volumes:
-    """Those of one fleet. Each is read once: where it can be used never changes."""
+    """Volumes of one fleet. Each is read once, as its node affinity never changes."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._known: dict[str, bool] = {}
 
     async def are_node_local(self, claims: Iterable[Object]) -> bool:
-        """Whether one of the claims' volumes is; False where they may not be read, as by an operator of one namespace.
+        """True where one of the claims' volumes is, False where they may not be read, as by an operator of one
+        namespace.
 
         Raises ApiUnreachable and, for what may be read another time, ApiRefused.
         """
@@ -38,7 +39,7 @@ class Volumes:
 
 
 class CordonedNodes:
-    """Those of the cluster. `clock` tells seconds."""
+    """The cluster's cordoned nodes, cached for a moment. `clock` tells seconds."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
         self._api, self._clock = api, clock

@@ -68,12 +68,12 @@ class PodState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictable:
-    """What the disruption budget of the proxies lets go."""
+    """Pods that a disruption budget lets be evicted."""
 
     ready: int
-    """So many at once that are ready."""
+    """Pods that may be unavailable before no ready one is evicted."""
     unready: bool
-    """All that are not."""
+    """Unready pods may be evicted whatever that number says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +239,8 @@ def _observed_restart(state: FleetState, progress: Progress, updated: UpdateAdmi
 
 
 def _evictable(spec: FleetSpec, observed: ObservedFleet, progress: Progress) -> Evictable:
-    """Nobody announced a drain of proxies whose volumes can't leave their nodes: it takes none, and of those that are
-    unready, as a drained one is, only the operator evicts some."""
+    """Proxies that may be evicted. Of those with node-local volumes none may, unless maintenance is announced or the
+    operator itself evicts one in this pass, which its drain has made unready."""
     if spec.disruption.maintenance or not observed.node_local:
         return Evictable(ready=spec.disruption.max_unavailable, unready=True)
     return Evictable(ready=0, unready=any(isinstance(action, Evict) for action in progress.actions))

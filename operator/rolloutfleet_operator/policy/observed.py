@@ -175,7 +175,7 @@ class ObservedPod(ObservedOtherPod):
     unanswered: int = 0
     """Polls that failed in a row."""
     cordoned_node: str | None = None
-    """The node that it is on, where that takes no new pods; looked for where the fleet's volumes are `node_local`."""
+    """Its node, where that is cordoned; known only where the fleet's volumes are `node_local`."""
     run: Run = NO_RUN
     """Its samples of memory, folded by `memory.sampled` at each poll; begins anew with another uid."""
 

@@ -143,8 +143,8 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
         yield Problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
     if pod.cordoned_node is not None and pod.terminating_since is None and not spec.disruption.maintenance:
         message = (
-            f"node {pod.cordoned_node} takes no new pods, and its volume can't leave it: a drain waits for it until "
-            "spec.disruption.maintenance is true, and then its sessions wait for the node"
+            f"node {pod.cordoned_node} is cordoned, and the proxy's volume is local to it: a drain can't evict the "
+            "proxy unless spec.disruption.maintenance is true; its sessions then wait until the node is uncordoned"
         )
         yield Problem(ProblemReason.NODE_CORDONED, message, pod.name)
     yield from _of_answers(pod, observed, now)

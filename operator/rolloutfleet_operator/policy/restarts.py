@@ -291,8 +291,7 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
 
 
 def _may_begin(due: Due, state: FleetState) -> bool:
-    """Whether a proxy that serves can be restarted now: it answers, and does not drain; and where it gets a new pod,
-    that need not wait for its node."""
+    """True of a proxy that answers and does not drain, unless its new pod would have to wait for a cordoned node."""
     pod, waits = due.pod, due.pod.cordoned_node is not None and not state.spec.disruption.maintenance
     return pod.stats is not None and pod.drain is None and not (waits and due.cause.way(pod, state) == "Pod")
 

@@ -21,7 +21,7 @@ class Proxy:
         """The sessions of each export that was answered."""
         self.too_much = ""
         self.param = "max_trajectories"
-        """What a refusal names."""
+        """The field that a refusal names."""
 
     async def proxies(self, _: web.Request) -> web.Response:
         known = {"ordinal": 0, "url": self.url, "state": "ready", "sessions_open": 0, "room": True}

@@ -179,9 +179,9 @@ class World:
         self.node_local = False
         """Volumes can't leave their nodes."""
         self.evictable = Evictable(ready=0, unready=True)
-        """What the disruption budget was given."""
+        """The disruption budget as it was applied."""
         self.budget = 0
-        """What its controller has seen of that."""
+        """Ready pods that may be away, as its controller has seen it."""
         self.allow_loss: frozenset[str] = frozenset()
         self.deeds = Deeds()
         self.events: list[EmitEvent] = []

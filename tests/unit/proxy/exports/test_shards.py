@@ -165,7 +165,7 @@ def test_an_export_that_fails_midway_leaves_the_shards_of_earlier_ones_alone(she
 
 
 @pytest.mark.parametrize("order", [([], ["failed"]), (["failed"], [])])
-def test_what_is_trained_and_what_is_not_are_different_shards(shelf: Shelf, order: tuple[list[str], list[str]]) -> None:
+def test_untrained_rows_have_shards_of_their_own(shelf: Shelf, order: tuple[list[str], list[str]]) -> None:
     [(session, _)] = shelf.store.start()
     shelf.store.commit(session, name="a", prompt=[1], output=[2, 3])
     shelf.store.run(lambda transaction: close_session(transaction, session, CloseSession(outcome="failed")))
