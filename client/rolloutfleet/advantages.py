@@ -7,7 +7,7 @@ is laid on all its rows. Sums are of Python's floats, so results don't depend on
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from math import fsum, isfinite, sqrt
+from math import fsum, isclose, isfinite, sqrt
 from typing import Final, Literal, TypeAlias
 
 from rolloutfleet.fleet.trajectories import Row
@@ -26,8 +26,8 @@ class Omitted:
     group: int
     member: int
     reason: Why
-    """`no reward`: its own is None. `group of one`: no other member has one. `equal rewards`: all others have the same,
-    so that nothing can be learned of it."""
+    """`no reward`: its own is None. `group of one`: no other member has one. `equal rewards`: all others have the same
+    but for rounding (a relative 1e-9), so that nothing can be learned of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ def _why_not(rewards: Sequence[float]) -> Why | None:
     """The reason why members with these rewards are left out, all of them; None where they are not."""
     if len(rewards) < _FEWEST:
         return "group of one"
-    return "equal rewards" if min(rewards) == max(rewards) else None
+    # Sums of the same rewards may differ by their rounding, which a division by the deviation makes as large as any.
+    return "equal rewards" if isclose(min(rewards), max(rewards)) else None
 
 
 def _centred(rewards: Sequence[float]) -> list[float]:

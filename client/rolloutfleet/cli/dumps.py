@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar, cast
 
 import typer
-from rich.markup import escape
 from rich.progress import track
+from rich.text import Text
 
 from rolloutfleet.cli.failures import CommandFailed, failed, of_those_that_answer, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
@@ -308,13 +308,9 @@ def _print_list(found: Sequence[ListedDump], *, of_fleet: bool) -> None:
     for dump in found:
         age = span(max(0.0, now - (dump.dumped_at or dump.modified)))
         proxy = [str(dump.ordinal)] if of_fleet else []
-        fault = [_red(dump.fault) if dump.fault else ""] if faults else []
+        fault = [Text(dump.fault or "", "red")] if faults else []
         shown.add_row(dump.name, text(dump.task_id), dump.state, size(dump.bytes), age, *proxy, *fault)
     console().print(shown)
-
-
-def _red(said: str) -> str:
-    return f"[red]{escape(said)}[/]"
 
 
 def _print_checked(found: dict[str, Inspected]) -> None:
@@ -323,7 +319,7 @@ def _print_checked(found: dict[str, Inspected]) -> None:
         return
     shown = table("dump", "turns", "tokens", "shards", "", numbers=("turns", "tokens", "shards"))
     for name, each in found.items():
-        said = _red("\n".join(each.all_problems)) if each.all_problems else "whole"
+        said = Text("\n".join(each.all_problems), "red") if each.all_problems else "whole"
         shown.add_row(name, str(each.turns), str(each.tokens), str(each.shards), said)
     console().print(shown)
 

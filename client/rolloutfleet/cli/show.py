@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
 from rich.table import Table
 
 from rolloutfleet.cli.encoding import has_unicode
@@ -18,9 +17,9 @@ WIDE = 250
 
 
 def console() -> Console:
-    """For people; where nobody looks at a screen, lines are not broken."""
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=WIDE)
+    """For people; where nobody looks at a screen, lines are not broken. Brackets of what is shown are no markup."""
+    made = Console(highlight=False, markup=False)
+    return made if made.is_terminal else Console(highlight=False, markup=False, width=WIDE)
 
 
 def print_json(value: Any, *, ensure_ascii: bool = False) -> None:
@@ -65,7 +64,7 @@ def sampled(said: Any) -> str:
     own = dict(said) if isinstance(said, dict) else {}
     arguments = own.pop("chat_template_kwargs", None)
     own |= arguments if isinstance(arguments, dict) else {}
-    return escape(text(", ".join(f"{name} {json.dumps(value)}" for name, value in own.items() if value is not None)))
+    return text(", ".join(f"{name} {json.dumps(value)}" for name, value in own.items() if value is not None))
 
 
 def reason(branch: BranchReason) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.table import Table
+from rich.text import Text
 
 from rolloutfleet.cli.failures import warn_of
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
@@ -43,7 +44,7 @@ def status(options: FleetOptions, as_json: AsJson = False) -> None:
     warning = forking(stats.proxies)
     if warning is not None:
         out.print()
-        out.print(f"[yellow]{warning}[/]")
+        out.print(warning, style="yellow")
 
 
 def forking(stats: Sequence[Stats]) -> str | None:
@@ -90,8 +91,8 @@ def _audit(audit: Audit) -> Table:
     shown = table(*columns, numbers=columns[1:])
     for name, ledger in (("turns", audit.turns), ("sessions", audit.sessions)):
         discarded = ", ".join(f"{reason} {count}" for reason, count in ledger.discarded.items() if count)
-        balanced = "yes" if audit.balanced else "[red]NO[/]"
+        balanced = Text("yes") if audit.balanced else Text("NO", "red")
         if missing := audit.missing.get(name):
-            balanced += f", {missing} missing"
+            balanced.append(f", {missing} missing")
         shown.add_row(name, *(str(getattr(ledger, term)) for term in TERMS), discarded or "0", balanced)
     return shown

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from rolloutfleet.spec import RolloutFleet
     from rolloutfleet_operator.local import ChildEvent, EnginesAwaited, LocalFleet
 
-MARKS = {"starting": "[yellow]…[/]", "ready": "[green]✓[/]", "stopping": "[yellow]…[/]", "ended": "[red]✗[/]"}
+MARKS = {
+    "starting": Text("…", "yellow"),
+    "ready": Text("✓", "green"),
+    "stopping": Text("…", "yellow"),
+    "ended": Text("✗", "red"),
+}
 FIRST_LINE: Final = 2.0
 """Seconds of a wait at which a log is first told of it."""
 LONGEST_SILENCE: Final = 60.0

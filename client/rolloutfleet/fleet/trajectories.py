@@ -5,6 +5,7 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
 def sum_given(rewards: Iterable[float | None]) -> float | None:
     """The sum of the rewards that were given; None where none was."""
     given = [reward for reward in rewards if reward is not None]
-    return sum(given) if given else None
+    return fsum(given) if given else None
 
 
 class Leased(Protocol):

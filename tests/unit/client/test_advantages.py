@@ -110,8 +110,10 @@ def test_those_left_out_are_named_with_the_reason() -> None:
         Omitted(1, 1, "no reward"),
         Omitted(2, 0, "equal rewards"),
         Omitted(2, 1, "equal rewards"),
+        Omitted(3, 0, "equal rewards"),
+        Omitted(3, 1, "equal rewards"),
     )
-    groups = [[1.0, None, 0.0], [0.5, None], [0.1, 0.1], []]
+    groups = [[1.0, None, 0.0], [0.5, None], [0.1, 0.1], [0.1 + 0.2, 0.3], []]
     assert all(estimator(groups).left_out == wanted for estimator in EVERY)
 
 

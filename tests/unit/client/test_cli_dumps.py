@@ -10,7 +10,7 @@ from tests.unit.client.dumps.samples import NAME, SESSION, head, sample, sample_
 from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 
 from rolloutfleet.cli import main
-from rolloutfleet.cli.show import sampled
+from rolloutfleet.cli.show import console, sampled, table
 from rolloutfleet.dumps import encode
 
 Run = Callable[..., tuple[int, str, str]]
@@ -69,7 +69,7 @@ def test_a_dump_is_shown(run: Run, folder: Path) -> None:
     [
         ({"temperature": 0.5, "top_p": None, "max_tokens": 9}, "temperature 0.5, max_tokens 9"),
         ({"top_k": -1, "chat_template_kwargs": {"enable_thinking": False}}, "top_k -1, enable_thinking false"),
-        ({"chat_template_kwargs": {"style": "[bold]"}}, r'style "\[bold]"'),
+        ({"chat_template_kwargs": {"style": "[bold]"}}, 'style "[bold]"'),
         ({"chat_template_kwargs": 3}, "-"),
         (None, "-"),
         ([1], "-"),
@@ -77,6 +77,14 @@ def test_a_dump_is_shown(run: Run, folder: Path) -> None:
 )
 def test_what_a_turn_was_sampled_with_is_shown_whatever_a_dump_says(said: object, shown: str) -> None:
     assert sampled(said) == shown
+
+
+@pytest.mark.parametrize("task", ["[bold]django[/bold]", "repo[/x]", "a[0]"])
+def test_brackets_of_a_task_id_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], task: str) -> None:
+    shown = table("task")
+    shown.add_row(task)
+    console().print(shown)
+    assert capsys.readouterr().out.split() == ["task", task]
 
 
 def test_what_is_wrong_is_found(run: Run, folder: Path) -> None:
