@@ -26,6 +26,7 @@ from rolloutfleet.spec_fields import (
     KubernetesObject,
     ModelName,
     Name,
+    ObjectName,
     PositiveQuantity,
     ResourceAmounts,
     SpecModel,
@@ -88,7 +89,7 @@ class StorageSpec(SpecModel):
 
     size: PositiveQuantity | None = None
     """The claim's size, by default 20Gi; it can grow, but never shrink."""
-    class_name: Name | None = None
+    class_name: ObjectName | None = None
     """The storage class; by default the cluster's default class."""
     adopt: str | None = None
     """The uid of an earlier fleet of this name whose data may be opened."""
@@ -209,7 +210,7 @@ class GatewaySpec(SpecModel):
     lose fields."""
     engines: EngineSourceSpec | None = None
     """Engines that are already running; not together with `engine`."""
-    api_key_secret: Name | None = None
+    api_key_secret: ObjectName | None = None
     """The Secret (key `api-key`) with the key that engines require."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that gateways run on."""
@@ -329,7 +330,7 @@ class RotateSpec(SpecModel):
 class AuthSpec(SpecModel):
     """The admin key."""
 
-    secret: Name | None = None
+    secret: ObjectName | None = None
     """Your own Secret with the admin key; by default one is generated."""
     rotate: RotateSpec | None = None
     overlap: Duration = 3600.0

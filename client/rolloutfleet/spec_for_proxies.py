@@ -14,7 +14,7 @@ from rolloutfleet.spec_fields import (
     AtLeastOne,
     KubernetesObject,
     ModelName,
-    Name,
+    ObjectName,
     PositiveDuration,
     PositiveQuantity,
     SpecModel,
@@ -37,7 +37,7 @@ class TokenizerSpec(SpecModel):
     """A directory with the tokenizer's files: mounted into the pod, or on this machine."""
     hub: str | None = None
     """A name on the Hugging Face hub; fetched once to the proxy's volume."""
-    token_secret: Name | None = None
+    token_secret: ObjectName | None = None
     """The Secret (key `token`) for a gated repository on the hub."""
     renderer: str | None = None
     """The chat format's name in the `renderers` library; by default it follows from the model."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -169,7 +169,7 @@ def _path(kind: str, namespace: str | None, name: str = "", subresource: str = "
     version, plural = API_KINDS[kind]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
     within = f"/namespaces/{namespace}" if namespace and kind not in _CLUSTER_SCOPED else ""
-    return "/".join((f"{root}{within}/{plural}", *filter(None, (name, subresource))))
+    return "/".join((f"{root}{within}/{plural}", *filter(None, (quote(name, safe=""), subresource))))
 
 
 async def connect(*, connections: int = CONNECTIONS) -> Api:

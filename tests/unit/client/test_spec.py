@@ -260,6 +260,19 @@ def test_a_name_that_a_service_would_refuse_is_refused(name: str) -> None:
         RolloutFleet.model_validate({**SMALLEST, "metadata": {"name": name}})
 
 
+@pytest.mark.parametrize("name", ["../../other/secrets/keys", "a/b", "a..b", "A", "a_b", "-a", "a.", "a\n", "%2e%2e"])
+@pytest.mark.parametrize(
+    ("part", "field"), [("auth", "secret"), ("gateway", "apiKeySecret"), ("tokenizer", "tokenSecret")]
+)
+def test_a_name_of_a_secret_that_kubernetes_would_refuse_is_refused(part: str, field: str, name: str) -> None:
+    (said,) = problems(**{part: {field: name}})
+    assert said.startswith(f"spec.{part}.{field}: must match ")
+
+
+def test_a_name_of_a_secret_may_have_dots() -> None:
+    assert fleet(auth={"secret": "keys-1.example.org"}).spec.auth.secret == "keys-1.example.org"
+
+
 def test_python_may_use_its_own_names() -> None:
     spec = FleetSpec.model_validate({"model": "m", "engine": {}, "sessions": {"stale_after": 5}})
     assert spec.sessions.stale_after == 5
