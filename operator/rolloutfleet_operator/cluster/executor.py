@@ -26,10 +26,9 @@ class Endpoints:
 
     pods: Mapping[str, Object]
     """By name."""
-    proxies: Mapping[str, str]
-    """Addresses by pod."""
+    proxies: Mapping[str, tuple[str, str]]
+    """Address and admin key by pod."""
     gateways: Sequence[str]
-    admin_key: str | None = None
     gateway_key: str | None = None
     """Of the gateways' control plane."""
     engine_key: str | None = None
@@ -88,11 +87,7 @@ class Executor:
     async def _request(
         self, fleet: Fleet, pod: str, endpoints: Endpoints, ask: Callable[[str, str], Awaitable[str]]
     ) -> None:
-        url = endpoints.proxies.get(pod)
-        if url is None or endpoints.admin_key is None:
-            return
-        answer = await ask(url, endpoints.admin_key)
-        if answer:
+        if pod in endpoints.proxies and (answer := await ask(*endpoints.proxies[pod])):
             logger.info("%s answered a request with %s", pod, answer, extra=_about(fleet))
 
     async def _emit(self, fleet: Fleet, emitted: actions.EmitEvent, endpoints: Endpoints, now: float) -> None:

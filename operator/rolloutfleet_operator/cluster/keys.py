@@ -4,7 +4,7 @@ Secrets are read by name, and never listed.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -53,6 +53,14 @@ class FleetKeys:
             except ApiRefused as refused:
                 return FoundKey(found, (refusal("Secret", fleet.own_keys, refused),))
         return FoundKey(wanted)
+
+    async def of_proxies(self, fleet: Fleet, current: secrets.Keys | None, pods: Iterable[Object]) -> dict[str, str]:
+        """The key for each, by pod: that of the Secret which it mounts, or the current one where that is gone."""
+        mounted = {pod["metadata"]["name"]: secrets.mounted_by(pod) for pod in pods}
+        others = {*mounted.values()} - {fleet.keys, ""}
+        found = {name: secrets.read(await self.api.get("Secret", fleet.namespace, name) or {}) for name in others}
+        keys = {pod: found.get(name) or current for pod, name in mounted.items()}
+        return {pod: key.keys[0] for pod, key in keys.items() if key is not None}
 
     async def control_key(self, fleet: Fleet) -> FoundKey[str]:
         """The key of the gateways' control plane, made where there is none."""

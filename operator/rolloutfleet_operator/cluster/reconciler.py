@@ -24,7 +24,6 @@ from rolloutfleet_operator.cluster.children.hashes import content_hash
 from rolloutfleet_operator.cluster.children.merging import TemplateInvalid
 from rolloutfleet_operator.cluster.children.names import Component, Fleet, selector
 from rolloutfleet_operator.cluster.children.network import FieldInvalid
-from rolloutfleet_operator.cluster.children.secret import Keys
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.keys import FleetKeys, FoundKey
 from rolloutfleet_operator.cluster.lease import LeaseLost
@@ -230,8 +229,9 @@ class Reconciler:
     async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> PassResult:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
         keys = await self._keys.keys(fleet, objects.secret, _addresses(objects), self._now())
+        of_proxies = await self._keys.of_proxies(fleet, keys.key, objects.proxies)
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
-        endpoints = _endpoints(objects, keys, control, engine_key)
+        endpoints = _endpoints(objects, of_proxies, control, engine_key)
         wanted = self._wanted(fleet, objects)
         problems = (*wanted.problems, *keys.problems, *control.problems, *engine_key.problems)
         async with self._without_turn():
@@ -315,8 +315,7 @@ class Reconciler:
                 run=sampled(before.run, stats, fleet.spec.memory, self._now()),
             )
 
-        if endpoints.admin_key is not None:
-            await asyncio.gather(*(ask(name, url, endpoints.admin_key) for name, url in endpoints.proxies.items()))
+        await asyncio.gather(*(ask(name, *taken) for name, taken in endpoints.proxies.items()))
 
     # What follows from the spec and what was read
 
@@ -487,14 +486,14 @@ def _anew(deployment: Object, fleet: Fleet, operator: OperatorSettings, control_
 
 
 def _endpoints(
-    there: FleetObjects, keys: FoundKey[Keys], control: FoundKey[str], engine_key: FoundKey[str]
+    there: FleetObjects, keys: Mapping[str, str], control: FoundKey[str], engine_key: FoundKey[str]
 ) -> Endpoints:
     pods = {pod["metadata"]["name"]: pod for pod in there.proxies}
+    urls = {name: url for name, pod in pods.items() if (url := observe.address_of(pod, names.PROXY_PORT))}
     return Endpoints(
         pods=pods,
-        proxies={name: url for name, pod in pods.items() if (url := observe.address_of(pod, names.PROXY_PORT))},
+        proxies={name: (url, keys[name]) for name, url in urls.items() if name in keys},
         gateways=[url for pod in there.gateways if (url := observe.address_of(pod, names.GATEWAY_PORT))],
-        admin_key=None if keys.key is None else keys.key.keys[0],
         gateway_key=control.key,
         engine_key=engine_key.key,
     )

@@ -89,6 +89,12 @@ def read(secret: Mapping[str, Any]) -> Keys | None:
     return Keys(keys=keys, rotation=annotations.get(ROTATION_ID, ""), leading_since=rotated_at)
 
 
+def mounted_by(pod: Mapping[str, Any]) -> str:
+    """The Secret with admin keys of a proxy's pod; it stays the same where `auth.secret` changes."""
+    volumes = pod["spec"].get("volumes") or ()
+    return next((each["secret"]["secretName"] for each in volumes if each["name"] == ADMIN_KEYS.name), "")
+
+
 def wanted(fleet: Fleet, there: Keys | None, *, taken: bool, now: float, fresh: str) -> Keys:
     """The keys that should be in the Secret now.
 

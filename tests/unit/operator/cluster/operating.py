@@ -186,11 +186,19 @@ class FleetThere:
         self._server.put({**there, "metadata": meta, "spec": {**there["spec"], **spec}})
 
     def roll_out(self) -> None:
-        """As the controller of Deployments does: all pods that are asked for are there, new and ready."""
+        """As controllers do: the StatefulSet's has seen it, and of Deployments all pods are there, new and ready."""
+        proxies = copy.deepcopy(self.child("StatefulSet", "math-proxy"))
+        self._server.put({**proxies, "status": {"observedGeneration": proxies["metadata"]["generation"]}})
         for name in ("math-gateway", "math-engine"):
             there = copy.deepcopy(self.child("Deployment", name))
             counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
             self._server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
+
+    def become_ready(self, pod: str) -> None:
+        """As the kubelet says it."""
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
+        self._server.put({**self.child("Pod", pod), "status": status})
 
     def settings(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.child("ConfigMap", "math-settings")["data"]["settings.json"])

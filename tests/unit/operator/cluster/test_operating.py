@@ -1,6 +1,7 @@
 """An operator's handling of fleets, edits and refusals, at an API server in memory."""
 
 import asyncio
+import base64
 import contextlib
 import copy
 import json
@@ -23,9 +24,11 @@ from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
-from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, ProxyClient
+from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, KeyRefused, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
+from rolloutfleet_operator.policy.actions import AskDrain
+from rolloutfleet_operator.policy.observed import ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 
@@ -511,6 +514,47 @@ async def test_a_new_key_comes_before_the_old_one_goes(server: ApiServer, fleet:
         await comes_true(lambda: fleet.keys()[-1] == old)
         await comes_true(lambda: len(fleet.keys()) == 1)
         assert fleet.keys() != [old]
+
+
+def put_keys(server: ApiServer, name: str) -> None:
+    """A Secret of somebody's own, whose admin key is its name."""
+    data = {"admin-keys": base64.b64encode(name.encode()).decode()}
+    server.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "rl"}, "data": data})
+
+
+async def test_another_secret_of_admin_keys_reaches_a_proxy_that_takes_the_key_of_the_one_before(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained: list[str] = []
+
+    async def stats(_client: ProxyClient, url: str, key: str, **_: Any) -> ProxyStats:
+        if key != "before":
+            raise KeyRefused(url)
+        return ProxyStats(rss=1)
+
+    async def drain(_client: ProxyClient, _url: str, key: str, asked: AskDrain) -> str:
+        drained.append(key)
+        return ""
+
+    monkeypatch.setattr(ProxyClient, "stats", stats)
+    monkeypatch.setattr(ProxyClient, "drain", drain)
+    put_keys(server, "before")
+    put_keys(server, "after")
+    fleet.apply(auth={"secret": "before"}, disruption={"maxUnavailable": 2})
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        fleet.roll_out()
+        fleet.become_ready("math-proxy-0")
+        await operator.until_passes(2)
+        assert drained == []
+        before = fleet.child("StatefulSet", "math-proxy")["metadata"]["generation"]
+        fleet.apply(auth={"secret": "after"}, disruption={"maxUnavailable": 2})
+        await comes_true(lambda: fleet.child("StatefulSet", "math-proxy")["metadata"]["generation"] > before)
+        fleet.roll_out()
+        await comes_true(lambda: drained != [])
+        assert set(drained) == {"before"} and "KeyNotTaken" not in fleet.problems()
+        server.remove("Secret", "rl", "before")
+        await comes_true(lambda: "KeyNotTaken" in fleet.problems())
 
 
 async def test_a_pass_that_ends_in_an_error_is_said_of_its_fleet_and_the_others_go_on(
