@@ -24,6 +24,7 @@ from rolloutfleet.spec_fields import (
     AtLeastOne,
     Count,
     KubernetesObject,
+    Labels,
     ModelName,
     Name,
     ObjectName,
@@ -143,7 +144,7 @@ class ProxiesSpec(SpecModel):
     resources: ResourcesSpec = ResourcesSpec()
     """The memory limit defaults to 1.3 times `memory.rssBudget`."""
     storage: StorageSpec = StorageSpec()
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that proxies run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
     """Taints that proxies tolerate."""
@@ -178,7 +179,7 @@ class EngineSourceSpec(SpecModel):
         )
     )
 
-    selector: dict[str, str] | None = None
+    selector: Labels | None = None
     """Labels of the pods that are engines."""
     port: Annotated[int, Field(ge=1, le=65535)] = 30000
     """The engines' port, for those found by label."""
@@ -212,7 +213,7 @@ class GatewaySpec(SpecModel):
     """Engines that are already running; not together with `engine`."""
     api_key_secret: ObjectName | None = None
     """The Secret (key `api-key`) with the key that engines require."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that gateways run on."""
     tolerations: list[KubernetesObject] = Field(default_factory=list)
     """Taints that gateways tolerate."""

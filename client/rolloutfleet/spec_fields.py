@@ -30,8 +30,12 @@ _ABOVE_ZERO = cel(("string(self).matches('[1-9]')", "must be above 0"))
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
-ObjectName = Annotated[Name, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")]
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+ObjectName = Annotated[Name, Field(pattern=f"^{_SUBDOMAIN}$")]
 """The name of an object of Kubernetes, a DNS subdomain (RFC 1123); nothing that could lead into another namespace."""
+LabelName = Annotated[str, Field(pattern=f"^({_SUBDOMAIN}/)?{_LABEL}$", max_length=253 + 1 + 63)]
+Labels = dict[LabelName, Annotated[str, Field(pattern=f"^({_LABEL})?$")]]
 ModelName = Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL_NAME)]
 PositiveDuration = Annotated[Duration, Field(gt=0), WithJsonSchema(DURATION_SCHEMA | _ABOVE_ZERO)]
 PositiveQuantity = Annotated[Quantity, Field(gt=0), WithJsonSchema(QUANTITY_SCHEMA | _ABOVE_ZERO)]

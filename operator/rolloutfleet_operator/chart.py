@@ -15,10 +15,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
+from rolloutfleet.spec_fields import LabelName
+
 Text = Annotated[str, Field(max_length=1024)]
 Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 Namespace = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", max_length=63)]
-Label = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
 Texts = dict[str, str]
 KubernetesObjects = list[dict[str, JsonValue]]
 KubernetesObject = dict[str, JsonValue]
@@ -136,7 +137,7 @@ class Dashboard(ValuesModel):
 
     enabled: bool = False
     """Create it."""
-    sidecar_label: Label = "grafana_dashboard"
+    sidecar_label: LabelName = "grafana_dashboard"
     """The label that the sidecar looks for; its value is "1"."""
     namespace: Namespace = ""
     """Where the sidecar looks; by default the release's namespace."""

@@ -158,7 +158,9 @@ def _structural(node: dict[str, Any], models: dict[str, Any], *, defaults: bool 
     if "properties" in node:
         made |= _properties(node, models, defaults=defaults)
     elif node.get("type") == "object":
-        made |= _mapping(node.get("additionalProperties"), models)
+        # Kubernetes has no rules for names: the operator holds them to it.
+        named = node.get("patternProperties", {"": node.get("additionalProperties")})
+        made |= _mapping(next(iter(named.values())), models)
     return made
 
 

@@ -61,6 +61,8 @@ RELIST: Final = 600.0
 which began together don't all read at once."""
 REFUSED_FOR: Final = 60.0
 """Seconds after which a template that the API server refused is given to a Deployment again."""
+_PASSING: Final = (409, 429)
+"""Refusals of the API server that are over with the next pass, beside those of its own failures."""
 MOST_SAID: Final = 500
 """Letters of what a pass failed with."""
 MOST_NAMED: Final = 5
@@ -155,7 +157,7 @@ class Reconciler:
 
         `changed`: the kinds of which something changed since the last one, as the watches tell. Other objects are taken
         as the last pass found them, for as long as `RELIST`; but all are read before a proxy is disturbed. Raises
-        ApiUnreachable, and ApiRefused where the fleet can't even be read; what else it raises stands in the status.
+        ApiUnreachable, and ApiRefused; what does not pass by itself stands in the status, as does all else it raises.
         """
         self._began = self._now()
         try:
@@ -167,11 +169,11 @@ class Reconciler:
             if refused.status == 403:
                 message = f"the operator lacks a right that it needs; see its ClusterRole or Role ({refused.message})"
                 await self._tell_failed(Problem(ProblemReason.PERMISSION_DENIED, message))
+            elif refused.status < 500 and refused.status not in _PASSING:
+                await self._tell_failed(_failed(refused))
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"[:MOST_SAID]
-            message = f"the operator can't carry this fleet out, and its log says more ({what})"
-            await self._tell_failed(Problem(ProblemReason.PASS_FAILED, message))
+            await self._tell_failed(_failed(error))
             raise
 
     async def _tell_failed(self, problem: Problem) -> None:
@@ -436,6 +438,12 @@ class Reconciler:
             if kind == "Deployment" and (problem := outcome.refused.get((kind, name))) is not None:
                 refused_hash = templates.note(each, names.TEMPLATE_HASH)
                 self._refused[name] = RefusedTemplate(refused_hash, problem, self._now())
+
+
+def _failed(error: Exception) -> Problem:
+    what = f"{type(error).__name__}: {error}"[:MOST_SAID]
+    message = f"the operator can't carry this fleet out, and its log says more ({what})"
+    return Problem(ProblemReason.PASS_FAILED, message)
 
 
 def _made(asked_for: Sequence[every.Part]) -> tuple[list[Object], list[Id], list[Problem]]:

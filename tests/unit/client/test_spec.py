@@ -273,6 +273,24 @@ def test_a_name_of_a_secret_may_have_dots() -> None:
     assert fleet(auth={"secret": "keys-1.example.org"}).spec.auth.secret == "keys-1.example.org"
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a/", "/a", "A.b/c", "a..b/c", "a/b/c", "-a", "a" * 64, "app in (a)"])
+def test_a_label_that_kubernetes_would_refuse_is_refused(name: str) -> None:
+    (said,) = problems(gateway={"engines": {"selector": {name: "x"}}}, engine=None)
+    assert said.startswith(f"spec.gateway.engines.selector.{name}.[key]: must match ")
+
+
+@pytest.mark.parametrize("value", ["a b", "a/b", "a,b=c", "-a", "a.", "a" * 64])
+def test_a_labels_value_that_kubernetes_would_refuse_is_refused(value: str) -> None:
+    for part in ("proxies", "gateway"):
+        (said,) = problems(**{part: {"nodeSelector": {"role": value}}})
+        assert said.startswith(f"spec.{part}.nodeSelector.role: must match ")
+
+
+def test_labels_may_have_a_prefix_and_an_empty_value() -> None:
+    labels = {"example.org/Role_1": "", "a": "B-2.c_d"}
+    assert fleet(proxies={"nodeSelector": labels}).spec.proxies.node_selector == labels
+
+
 def test_python_may_use_its_own_names() -> None:
     spec = FleetSpec.model_validate({"model": "m", "engine": {}, "sessions": {"stale_after": 5}})
     assert spec.sessions.stale_after == 5

@@ -582,6 +582,22 @@ async def test_a_pass_that_ends_in_an_error_is_said_of_its_fleet_and_the_others_
         await comes_true(lambda: fleet.problems() == {} and fleet.condition().get("reason") != "PassFailed")
 
 
+@pytest.mark.parametrize(("status", "told"), [(400, True), (404, True), (409, False), (429, False), (500, False)])
+async def test_a_read_that_is_refused_is_said_of_its_fleet_unless_that_passes_by_itself(
+    server: ApiServer, fleet: FleetThere, status: int, told: bool
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("list", "Pod"):
+            raise Refusal(status, "Odd", "unable to parse requirement")
+
+    server.refusing.append(refuse)
+    async with operating(server) as operator:
+        await comes_true(lambda: operator.figure(Metric.PASS_ERRORS) >= 2)
+        assert ("unable to parse requirement" in fleet.problems().get("PassFailed", "")) == told
+        server.refusing.clear()
+        await comes_true(lambda: fleet.children() == CHILDREN and fleet.problems() == {})
+
+
 async def test_fleets_whose_proxies_are_silent_keep_no_other_from_its_looks(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
