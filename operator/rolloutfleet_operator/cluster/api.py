@@ -48,6 +48,7 @@ class ApiRefused(Exception):
 
     def __init__(self, status: int, body: str) -> None:
         self.status = status
+        self.is_passing = status >= 500 or status in (409, 429)  # the next try may be taken
         try:
             status_object = json.loads(body)
         except ValueError:

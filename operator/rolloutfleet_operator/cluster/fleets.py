@@ -120,6 +120,7 @@ class Fleets:
         else:
             self._health.passed()
             return next_in, True
+        reconciler.begin_anew()
         self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False
@@ -140,6 +141,7 @@ class Fleets:
             self._passes.discard(task)
 
     def _cut_passes(self) -> None:
+        self.wake_all()
         for task in self._passes:
             task.cancel()
 

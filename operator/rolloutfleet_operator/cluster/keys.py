@@ -59,8 +59,7 @@ class FleetKeys:
         mounted = {pod["metadata"]["name"]: secrets.mounted_by(pod) for pod in pods}
         others = {*mounted.values()} - {fleet.keys, ""}
         found = {name: secrets.read(await self.api.get("Secret", fleet.namespace, name) or {}) for name in others}
-        keys = {pod: found.get(name) or current for pod, name in mounted.items()}
-        return {pod: key.keys[0] for pod, key in keys.items() if key is not None}
+        return {pod: keys.keys[0] for pod, name in mounted.items() if (keys := found.get(name) or current) is not None}
 
     async def control_key(self, fleet: Fleet) -> FoundKey[str]:
         """The key of the gateways' control plane, made where there is none."""

@@ -61,8 +61,6 @@ RELIST: Final = 600.0
 which began together don't all read at once."""
 REFUSED_FOR: Final = 60.0
 """Seconds after which a template that the API server refused is given to a Deployment again."""
-_PASSING: Final = (409, 429)
-"""Refusals of the API server that are over with the next pass, beside those of its own failures."""
 MOST_SAID: Final = 500
 """Letters of what a pass failed with."""
 MOST_NAMED: Final = 5
@@ -149,8 +147,9 @@ class Reconciler:
         return f"{self._namespace}/{self._name}"
 
     def begin_anew(self) -> None:
-        """Read everything in the next pass: others may have acted since the last."""
+        """Read everything in the next pass, which the other fleets wait for: all may have changed since the last."""
         self._snapshot = None
+        self._shared.slots.expect(self.key)
 
     async def reconcile(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
@@ -165,15 +164,9 @@ class Reconciler:
                 return await self._reconcile(changed)
         except (ApiUnreachable, LeaseLost):
             raise
-        except ApiRefused as refused:
-            if refused.status == 403:
-                message = f"the operator lacks a right that it needs; see its ClusterRole or Role ({refused.message})"
-                await self._tell_failed(Problem(ProblemReason.PERMISSION_DENIED, message))
-            elif refused.status < 500 and refused.status not in _PASSING:
-                await self._tell_failed(_failed(refused))
-            raise
         except Exception as error:
-            await self._tell_failed(_failed(error))
+            if not (isinstance(error, ApiRefused) and error.is_passing):
+                await self._tell_failed(_failed(error))
             raise
 
     async def _tell_failed(self, problem: Problem) -> None:
@@ -181,9 +174,11 @@ class Reconciler:
         with contextlib.suppress(ApiUnreachable, ApiRefused):
             body = await self._shared.api.get(KIND, self._namespace, self._name)
             if body is not None:
-                await self._write(
-                    body, unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now())
-                )
+                await self._write_unusable(body, problem)
+
+    async def _write_unusable(self, body: Object, problem: Problem) -> None:
+        self.begin_anew()
+        await self._write(body, unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now()))
 
     async def _reconcile(self, changed: Set[str]) -> float | None:
         snapshot, self._snapshot = self._snapshot, None
@@ -205,8 +200,7 @@ class Reconciler:
         try:
             fleet = reading.fleet_of(body)
         except SpecInvalid as error:
-            problem = Problem(ProblemReason.SPEC_INVALID, str(error))
-            await self._write(body, unusable(reading.status_of(body), problem, self.generation, self._now()))
+            await self._write_unusable(body, Problem(ProblemReason.SPEC_INVALID, str(error)))
             return RESYNC
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
         there = await reading.read_more(
@@ -230,7 +224,8 @@ class Reconciler:
 
     async def _pass(self, body: Object, fleet: Fleet, objects: FleetObjects, *, sure: bool, polled: bool) -> PassResult:
         """`sure`: all of it was read just now; `polled`: and the proxies were asked."""
-        keys = await self._keys.keys(fleet, objects.secret, _addresses(objects), self._now())
+        addresses = [observe.address_of(pod, names.PROXY_PORT) for pod in objects.proxies]
+        keys = await self._keys.keys(fleet, objects.secret, addresses, self._now())
         of_proxies = await self._keys.of_proxies(fleet, keys.key, objects.proxies)
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
         endpoints = _endpoints(objects, of_proxies, control, engine_key)
@@ -387,13 +382,10 @@ class Reconciler:
 
     def _was_refused(self, name: str, wanted: Object) -> bool:
         """True for REFUSED_FOR seconds after the API server refused that template."""
-        refused = self._refused.get(name)
-        if refused is None:
-            return False
-        if refused.hash != templates.note(wanted, names.TEMPLATE_HASH) or self._now() - refused.at > REFUSED_FOR:
-            del self._refused[name]
-            return False
-        return True
+        refused, template = self._refused.get(name), templates.note(wanted, names.TEMPLATE_HASH)
+        if refused is None or refused.hash != template or self._now() - refused.at > REFUSED_FOR:
+            self._refused.pop(name, None)
+        return name in self._refused
 
     # What is written
 
@@ -441,6 +433,9 @@ class Reconciler:
 
 
 def _failed(error: Exception) -> Problem:
+    if isinstance(error, ApiRefused) and error.status == 403:
+        message = f"the operator lacks a right that it needs; see its ClusterRole or Role ({error.message})"
+        return Problem(ProblemReason.PERMISSION_DENIED, message)
     what = f"{type(error).__name__}: {error}"[:MOST_SAID]
     message = f"the operator can't carry this fleet out, and its log says more ({what})"
     return Problem(ProblemReason.PASS_FAILED, message)
@@ -505,11 +500,6 @@ def _endpoints(
         gateway_key=control.key,
         engine_key=engine_key.key,
     )
-
-
-def _addresses(there: FleetObjects) -> list[str | None]:
-    """Of each proxy's pod; None where it has none yet."""
-    return [observe.address_of(pod, names.PROXY_PORT) for pod in there.proxies]
 
 
 def _allowed_losses(body: Mapping[str, Any]) -> frozenset[str]:

@@ -53,7 +53,7 @@ async def run(settings: OperatorSettings) -> None:
         stack.push_async_callback(for_the_lease.close)
         http = HttpClient()
         stack.push_async_callback(http.close)
-        health, metrics, slots = Health(time.monotonic), OperatorMetrics(), Slots(time.time())
+        health, metrics, slots = Health(time.monotonic), OperatorMetrics(), Slots()
         metrics.held.set_function(lambda: slots.held)
         try:
             runner = await serve(*settings.address, health, metrics)

@@ -73,7 +73,7 @@ async def operating(
             executor=Executor(api, ProxyClient(http), GatewayClient(http)),
             operator=settings,
             version="0.1.0",
-            slots=Slots(now()),
+            slots=Slots(),
             clock=now,
             metrics=OperatorMetrics(),
             others=Watch(api, settings, now),

@@ -27,8 +27,9 @@ from rolloutfleet_operator.cluster.fleets import BACKOFF
 from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, KeyRefused, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
+from rolloutfleet_operator.cluster.slots import LOOKED_AT_WITHIN
 from rolloutfleet_operator.policy.actions import AskDrain
-from rolloutfleet_operator.policy.observed import ProxyStats
+from rolloutfleet_operator.policy.observed import OtherFleets, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 
@@ -596,6 +597,49 @@ async def test_a_read_that_is_refused_is_said_of_its_fleet_unless_that_passes_by
         assert ("unable to parse requirement" in fleet.problems().get("PassFailed", "")) == told
         server.refusing.clear()
         await comes_true(lambda: fleet.children() == CHILDREN and fleet.problems() == {})
+
+
+@pytest.mark.parametrize("is_invalid", [True, False])
+async def test_a_fleet_that_cant_be_carried_out_any_more_gives_its_slot_up_within_a_minute(
+    server: ApiServer, fleet: FleetThere, is_invalid: bool
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("GET", "Secret"):
+            raise Refusal(403, "Forbidden")
+
+    async with operating(server) as operator:
+        slots = operator.shared.slots
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await operator.until_passes(2)
+        slots.note("rl/math", held=1, slot_requests=())
+        if not is_invalid:
+            server.refusing.append(refuse)
+        fleet.apply(memory={"samples": 0 if is_invalid else 2})
+        await comes_true(lambda: fleet.condition()["reason"] in ("SpecInvalid", "PermissionDenied"))
+        assert slots.other_fleets("rl/other", now()) == OtherFleets(held=1, known=False)
+        assert slots.other_fleets("rl/other", now() + LOOKED_AT_WITHIN + 1) == OtherFleets()
+
+
+async def test_whoever_acts_again_begins_nothing_before_each_fleet_was_looked_at(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("PUT", "Lease"):
+            raise Refusal(503, "ServiceUnavailable")
+
+    fleet.apply(memory={"interval": "1h"})
+    async with operating(server) as operator:
+        slots = operator.shared.slots
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        await operator.until_passes(2)
+        await asyncio.sleep(60)
+        assert slots.other_fleets("rl/other", now()).known
+        server.refusing.append(refuse)
+        await comes_true(lambda: not operator.lease.leading.is_set())
+        await asyncio.sleep(60)
+        assert not slots.other_fleets("rl/other", now()).known, "however long it waited for the Lease"
+        server.refusing.clear()
+        await comes_true(lambda: slots.other_fleets("rl/other", now()).known)
 
 
 async def test_fleets_whose_proxies_are_silent_keep_no_other_from_its_looks(

@@ -1,0 +1,44 @@
+"""What a fleet is told of the slots of the others."""
+
+from rolloutfleet_operator.cluster.slots import LOOKED_AT_WITHIN, Slots
+from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
+
+UNKNOWN = OtherFleets(known=False)
+LATER = LOOKED_AT_WITHIN + 1
+WAITS = SlotRequest(fleet="a", priority=1, since=0, renewed=0)
+
+
+def looked_at(*fleets: str, held: int = 0) -> Slots:
+    slots = Slots()
+    for each in fleets:
+        slots.expect(each)
+        slots.note(each, held=held, slot_requests=[])
+    return slots
+
+
+def test_nothing_is_known_before_each_fleet_was_looked_at_or_for_a_minute() -> None:
+    slots = looked_at("b")
+    slots.expect("a")
+    assert slots.other_fleets("b", 1000) == UNKNOWN
+    assert slots.other_fleets("b", 1000 + LOOKED_AT_WITHIN) == UNKNOWN, "since the first that asked"
+    assert slots.other_fleets("b", 1000 + LATER) == OtherFleets()
+
+
+def test_what_a_fleet_holds_and_waits_for_is_told_to_the_others() -> None:
+    slots = looked_at("b")
+    slots.note("a", held=2, slot_requests=[WAITS])
+    assert slots.other_fleets("b", 0) == OtherFleets(held=2, slot_requests=(WAITS,))
+    assert slots.other_fleets("a", 0) == OtherFleets()
+    slots.forget("a")
+    assert (slots.other_fleets("b", 0), slots.held) == (OtherFleets(), 0)
+
+
+def test_a_fleet_whose_passes_fail_holds_its_slot_for_a_minute_in_which_nothing_is_begun() -> None:
+    slots = looked_at("a", "b", held=1)
+    slots.expect("a")
+    assert slots.other_fleets("b", 1000) == OtherFleets(held=1, known=False)
+    slots.expect("a")
+    assert slots.other_fleets("b", 1000 + LATER) == OtherFleets()
+    assert slots.held == 1
+    slots.note("a", held=1, slot_requests=[])
+    assert slots.other_fleets("b", 1000 + 2 * LATER) == OtherFleets(held=1)
