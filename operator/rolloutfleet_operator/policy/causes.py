@@ -159,22 +159,26 @@ def _of_the_same_terms(entry: RestartStatus, pod: ObservedPod, state: FleetState
 def _requested(pod: ObservedPod, state: FleetState) -> Need | None:
     """An outdated pod is restarted for it when it may get its new template."""
     may = pod in state.roll.replaceable or not _is_outdated(pod, state)
-    return Need(since=0.0, key=_request_key(state)) if pod in state.roll.restart_pending and may else None
+    return Need(since=0.0, key=_request_key(pod, state)) if pod in state.roll.restart_pending and may else None
 
 
 def _is_the_same_request(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
-    return state.spec.restart is not None and entry.id == f"{REQUESTED.id}-{_request_key(state)}"
+    return state.spec.restart is not None and entry.id == f"{REQUESTED.id}-{_request_key(pod, state)}"
 
 
-def _request_key(state: FleetState) -> str:
-    """The same at each pass for the same request.
+def _request_key(pod: ObservedPod, state: FleetState) -> str:
+    """The same at each pass for the same request, be the restart made by now or not.
 
-    The request before it is part of it, so that an id which comes back is a new request.
+    The request before it, and the proxy's restart for one, are part of it, so that an id which comes back is a new
+    request.
     """
     assert state.spec.restart is not None
     asked, before = state.spec.restart.id, state.observed.status.restart.observed_id
-    text = f"{'' if before == asked else before} {asked}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    boots = [] if pod.stats is None else pod.stats.boots
+    *_, earlier, newest = "", "", *(boot.id for boot in boots if REQUESTED.owns(boot.id or ""))
+    texts = (f"{made} {'' if before == asked else before} {asked}" for made in (earlier, newest))
+    key_after_earlier, key_after_newest = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
+    return key_after_earlier if newest == f"{REQUESTED.id}-{key_after_earlier}" else key_after_newest
 
 
 def _has_the_request(spec: FleetSpec) -> Mapping[str, str]:

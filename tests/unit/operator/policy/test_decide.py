@@ -510,7 +510,7 @@ def test_a_restart_by_id_is_made_once_of_each_proxy_and_then_answered(way: str) 
 def test_an_id_that_comes_back_is_a_new_request() -> None:
     world = World(fleet(replicas=1))
     operator = begun(world)
-    for made, name in enumerate(["a", "b", "a"], start=1):
+    for made, name in enumerate(["a", "b", "a", "b", "a"], start=1):
         world.edit(restart=name)
         settle([world], operator, passes=100)
         assert len(world.deeds.restarted) == made
