@@ -15,6 +15,7 @@ from rolloutfleet_operator.policy.memory import Standing
 from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, ObservedPod, text_of
 from rolloutfleet_operator.policy.reasons import MAY_STAY_READY, NEEDS_SOMEBODY, ConditionReason, Problem, ProblemReason
 from rolloutfleet_operator.policy.scaling import desired_of
+from rolloutfleet_operator.policy.steps import dumps_outlive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,11 +323,10 @@ def _cleanup(view: View) -> Condition:
 def _durable(view: View) -> Condition:
     if (lost := view.because(ProblemReason.STORE_LOST)) is not None:
         return lost
-    dump = view.spec.sessions.dump
     if not view.spec.proxies.storage.ephemeral:
         return Condition("True", ConditionReason.ON_CLAIMS, "turns are kept on the proxies' claims")
-    if dump.volume is None and dump.path != "":
-        message = "turns and dumps are lost with their pod: give sessions.dump.volume, or storage that is not ephemeral"
+    if view.spec.sessions.dump.path != "" and not dumps_outlive(view.spec):
+        message = "turns and dumps are lost with their pod: give a sessions.dump.volume that outlives it, or claims"
         return Condition("False", ConditionReason.DUMPS_ON_POD, message)
     return Condition(
         "False",

@@ -134,7 +134,8 @@ def deadline_of(restart: Restart, step: Step) -> float:
 
 def dumps_outlive(spec: FleetSpec) -> bool:
     """Whether what an ephemeral proxy dumps is still there when its pod is gone."""
-    return spec.sessions.dump.volume is not None and spec.sessions.dump.path != ""
+    dump = spec.sessions.dump
+    return dump.path != "" and dump.volume is not None and dump.volume.keys().isdisjoint(("emptyDir", "ephemeral"))
 
 
 def is_quiet(drain: Drain, now: float) -> bool:

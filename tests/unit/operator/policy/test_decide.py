@@ -1,7 +1,7 @@
 """What is decided for a fleet, in the words of the design, in a world that acts by itself."""
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from tests.unit.operator.policy.executor import Cut, Faults, Operator, settle
@@ -631,8 +631,9 @@ def test_a_suspended_fleet_keeps_its_data_and_frees_all_else() -> None:
 # Ephemeral storage
 
 
-def test_no_ephemeral_pod_with_undumped_turns_goes_by_our_hand() -> None:
-    world = World(fleet(ephemeral=True))
+@pytest.mark.parametrize("volume", [None, {"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}])
+def test_no_ephemeral_pod_with_undumped_turns_goes_by_our_hand(volume: dict[str, Any] | None) -> None:
+    world = World(fleet(ephemeral=True, sessions={"dump": {"volume": volume}}))
     operator = begun(world)
     pod = world.pods["math-proxy-1"]
     pod.store.sessions, pod.store.turns = 1, 4
