@@ -51,6 +51,12 @@ def test_who_has_no_lease_yet_comes_after_those_that_have() -> None:
     assert not seen_by("a", lease("b")).goes_first
 
 
-def test_a_lease_that_nobody_holds_or_renews_counts_for_nothing() -> None:
-    gone = lease("b", born="01", holder=""), lease("c", born="01", renewed=LONG_AGO), lease("d", scope="rl", holder="")
-    assert seen_by("a", lease("a"), *gone) == OtherOperators()
+def test_a_lease_that_nobody_renews_counts_for_nothing() -> None:
+    gone = lease("b", born="01", holder="", renewed=LONG_AGO), lease("c", born="01", renewed=LONG_AGO)
+    never = {**lease("d", scope="rl"), "spec": {}}
+    assert seen_by("a", lease("a"), *gone, never) == OtherOperators()
+
+
+def test_a_lease_that_was_just_let_go_counts_until_the_next_operator_takes_it() -> None:
+    assert not seen_by("a", lease("a"), lease("b", scope="rl", holder="")).leave_us("rl")
+    assert not seen_by("a", lease("a"), lease("b", born="01", holder="")).goes_first
