@@ -36,6 +36,7 @@ from rolloutfleet.dumps.reading import decode as decode
 from rolloutfleet.dumps.reading import digest_of as digest_of
 from rolloutfleet.dumps.reading import load as load
 from rolloutfleet.dumps.reading import read as read
+from rolloutfleet.dumps.reading import read_head as read_head
 from rolloutfleet.dumps.reading import read_shards as read_shards
 from rolloutfleet.dumps.reading import read_streamed as read_streamed
 from rolloutfleet.dumps.tensors import Tensor as Tensor

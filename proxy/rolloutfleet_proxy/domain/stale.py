@@ -56,6 +56,11 @@ class GroupMember:
         """Numbers of the trajectories that wait for a trainer, or for nobody as they are damaged."""
         return tuple(held.number for held in self.trajectories if held.state in (READY, DAMAGED))
 
+    @property
+    def parts(self) -> tuple[int | None, ...]:
+        """What may have a dump of its own: each unclaimed trajectory, by number, and what is open, which has none."""
+        return (*self.unclaimed, None) if self.turns else ()
+
 
 class Candidate(NamedTuple):
     """A session of which something may be due: of its group, what the rule asks of each member."""

@@ -14,7 +14,7 @@ from rolloutfleet_proxy.lifecycle.contents import look
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.shards.files import Gathered
 from rolloutfleet_proxy.store.damage import damaged_turns
-from rolloutfleet_proxy.store.dumps import load_dumped_turn, load_head, load_turn_numbers, turn_ids
+from rolloutfleet_proxy.store.dumps import Draft, load_dumped_turn, load_head, load_turn_numbers, turn_ids
 from rolloutfleet_proxy.store.store import Read
 
 File = tuple[str, Collection[str], Iterator[bytes]]
@@ -35,6 +35,13 @@ class Written:
     """Their names; none where there are no turns."""
     damaged: dict[int, list[int]] = field(default_factory=dict)
     """Numbers of the turns that are in no file, as the disk has damaged them or what they extend, by session's row."""
+    drafts: list[Draft] = field(default_factory=list)
+    """As `drafts_of` has them."""
+
+
+def drafts_of(chosen: Due, wall: float) -> list[Draft]:
+    """The files that dumping it at `wall` may write."""
+    return [Draft(str(DumpName(session.name, number)), wall) for session in chosen.to_dump for number in session.parts]
 
 
 def dump(
@@ -53,7 +60,7 @@ def dump(
     whole in memory. The files are durable once the folder was synced. Where this fails, what had been written is
     removed: raises FolderFull, OSError, DumpConflict, UnreadableDump.
     """
-    written = Written()
+    written = Written(drafts=drafts_of(chosen, wall))
     try:
         for session in chosen.to_dump:
             gathered = (shards or {}).get(session.id, _NONE)
@@ -87,7 +94,7 @@ def _files(
 ) -> Iterator[File]:
     """`damaged` gets the numbers of turns that are in none of them."""
     known: Collection[str] = read(partial(turn_ids, session=session.id)) if session.turns else ()
-    for number in (*session.unclaimed, None):
+    for number in session.parts:
         numbers: dict[int, bool] = read(partial(load_turn_numbers, session=session.id, number=number))
         bad = read(partial(damaged_turns, session=session.id, numbers=numbers))
         damaged += [turn for turn in bad if not numbers[turn]]

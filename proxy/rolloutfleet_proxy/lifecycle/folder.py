@@ -29,12 +29,15 @@ from rolloutfleet.dumps import (
     open_dump,
     parse_dump_name,
     read,
+    read_head,
 )
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec_for_proxies import DUMP_ROOT
 from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.ids import Owner
+from rolloutfleet_proxy.store.dumps import Draft
+from rolloutfleet_proxy.telemetry import logger
 
 READY: Final = "ready"
 IMPORTING: Final = "importing"
@@ -286,9 +289,17 @@ class DumpFolder:
         self.remove(left)
         return len(left)
 
-    def dumps(self) -> list[str]:
-        """Names of the dumps that nobody imported. Raises OSError."""
-        return [str(name) for name, state, _ in self._entries() if state == READY]
+    def remove_drafts(self, drafts: Iterable[Draft]) -> None:
+        """Remove those of them that are there, durably. Raises OSError."""
+        removed = False
+        for draft in drafts:
+            with contextlib.suppress(FileNotFoundError, Damaged), open_dump(self.path / draft.file) as file:
+                if read_head(file).dumped_at == draft.dumped_at:
+                    self.remove([draft.file])
+                    logger.info("removed dump %s: its session had not been freed", draft.file)
+                    removed = True
+        if removed:
+            self.sync()
 
     def holds_only(self, name: str, turns: Container[str]) -> bool:
         """Whether every turn of a dump, but for its context, is one of these.

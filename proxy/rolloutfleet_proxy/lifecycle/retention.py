@@ -1,25 +1,12 @@
-"""What is removed from the folder of dumps: what is too old or too much, the oldest first, and what a crash left there.
+"""What is removed from the folder of dumps because it is too old or too much, the oldest first.
 
 Age is counted in seconds served since a sweep wrote a file, or first saw it, so a clock that is set removes nothing.
-
-A crash leaves files half written, and whole ones whose session was not freed. The second kind holds what the store
-still has; were it left, it could be imported beside it, or stay when the session goes on and is dumped anew. It is
-removed where all of its turns are in the store, and else left to a person.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
 
-from rolloutfleet.dumps import parse_dump_name
-from rolloutfleet_proxy.lifecycle.folder import IMPORTING, DumpFolder, Listed
-from rolloutfleet_proxy.store.dumps import never_imported, turn_ids
-from rolloutfleet_proxy.store.store import Read
-from rolloutfleet_proxy.telemetry import logger
-
-_AT_ONCE: Final = 1000
-"""Names that are looked up in one read."""
+from rolloutfleet_proxy.lifecycle.folder import IMPORTING, Listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +47,3 @@ def kept(listed: Iterable[Listed], known: Mapping[str, float], *, ordinal: int, 
         for each in listed
         if each.regular and each.state != IMPORTING and (each.file.startswith(own) or str(each.name) in known)
     ]
-
-
-def tidy(folder: DumpFolder, read: Read[Any]) -> None:
-    """Remove what earlier processes of this proxy left behind. For a worker thread; raises OSError."""
-    unfinished = folder.remove_unfinished()
-    if unfinished:
-        logger.info("removed %d dump files that a crash left half written", unfinished)
-    names = folder.dumps()
-    for place in range(0, len(names), _AT_ONCE):
-        for name, session in _still_there(read, names[place : place + _AT_ONCE]):
-            _remove(folder, name, read(partial(turn_ids, session=session)))
-
-
-def _remove(folder: DumpFolder, name: str, turns: frozenset[str]) -> None:
-    try:
-        ours = folder.holds_only(name, turns)
-    except OSError as error:
-        logger.warning("dump %s can't be read, and is kept: %s", name, error)
-        return
-    if ours:
-        folder.remove([name])
-        logger.info("removed dump %s: its session was not freed, and is dumped again when it is due", name)
-    else:
-        logger.warning("dump %s holds turns that its session here has not: move it away, or that can't be dumped", name)
-
-
-def _still_there(read: Read[Any], names: Sequence[str]) -> list[tuple[str, int]]:
-    """(dump, row id) where the dump's session is in the store."""
-    sessions = {name: parsed.session_id for name in names if (parsed := parse_dump_name(name))}
-    there = read(partial(never_imported, names=set(sessions.values())))
-    return [(name, there[session]) for name, session in sessions.items() if session in there]

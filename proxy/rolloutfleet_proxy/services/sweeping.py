@@ -1,7 +1,11 @@
-"""The sweep: choose, seal, dump, free, a few groups at a time; what fails is kept and tried again next time.
+"""The sweep: choose, seal, note, dump, free, a few groups at a time; what fails is kept and tried again next time.
 
 A group is sealed on the event loop, where its calls are counted, so none can begin behind the sweep's back. What had
 begun before changes the rows, and then the transaction that would free the group finds it changed, and spares it.
+
+A file is a draft until its session is freed: the store notes it before it is written, and that transaction takes it off
+the list. What is left on it holds nothing that the store has not, and must not outlive what it was made of: a later
+sweep removes it where it has not written it anew, and so does the next start.
 """
 
 import asyncio
@@ -20,22 +24,32 @@ from typing import Any, Final, TypeVar
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.stale import Due, Group, Patience, due, late_groups, shortest_wait
 from rolloutfleet_proxy.lifecycle import retention
-from rolloutfleet_proxy.lifecycle.dumping import Written, dump
+from rolloutfleet_proxy.lifecycle.dumping import Written, drafts_of, dump
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder, FolderFull
 from rolloutfleet_proxy.lifecycle.sealing import Seals
 from rolloutfleet_proxy.sessions.registry import SessionRegistry
 from rolloutfleet_proxy.shards.files import Gathered
 from rolloutfleet_proxy.store import tombstones
-from rolloutfleet_proxy.store.dumps import keep_files, load_files, metadata_with_shards
+from rolloutfleet_proxy.store.dumps import (
+    Draft,
+    abandon_drafts,
+    forget_drafts,
+    keep_files,
+    load_drafts,
+    load_files,
+    metadata_with_shards,
+    note_drafts,
+)
 from rolloutfleet_proxy.store.groups import Freed, Spared, free, load_candidates, load_group
 from rolloutfleet_proxy.store.store import Connection, Store
+from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
 BATCH: Final = 64
-"""Groups that are sealed, dumped and freed together: one sync of the folder and one commit serve them all."""
+"""Groups that are sealed, dumped and freed together: one sync of the folder and two commits serve them all."""
 BATCH_SECONDS: Final = 0.5
 """No further group is dumped with a batch that took so long, since calls may be waiting for it."""
 RECLAIMED_BYTES: Final = 16 << 10
@@ -142,19 +156,38 @@ class Sweeper:
         return sweep.reclaimed
 
     async def _forget(self, orders: Orders, *, this_sweep: float) -> None:
-        """Remove old dumps and old tombstones."""
-        if orders.folder is not None and orders.keeps_within_bounds:
+        """Remove the drafts of earlier sweeps, old dumps and old tombstones.
+
+        A draft was abandoned by a later commit than the one that failed to free its session. So that one is not on the
+        disk, even where that is else only known when the store is opened again.
+        """
+        removed: list[Draft] = []
+        if orders.folder is not None:
             try:
-                await self._remove_dumps(orders, orders.folder, this_sweep=this_sweep)
+                abandoned = [draft for draft in await self.store.read(load_drafts) if draft.abandoned]
+                await self.in_thread(partial(orders.folder.remove_drafts, abandoned))
+                removed = abandoned
+                if orders.keeps_within_bounds:
+                    await self._remove_dumps(orders, orders.folder, this_sweep=this_sweep)
             except OSError as error:
                 logger.warning("old dumps could not be removed: %s", error)
-        await self.store.write(tombstones.prune, frees=True)
+
+        def forget(transaction: Transaction) -> None:
+            forget_drafts(transaction, removed)
+            abandon_drafts(transaction)
+            tombstones.prune(transaction)
+
+        await self.store.write(forget, frees=True)
 
     async def tidy(self, orders: Orders) -> None:
         """Remove from the folder what earlier processes of this proxy left behind."""
         if orders.folder is not None:
             try:
-                await self.in_thread(partial(retention.tidy, orders.folder, self.store.reader.run_blocking))
+                unfinished = await self.in_thread(orders.folder.remove_unfinished)
+                if unfinished:
+                    logger.info("removed %d dump files that a crash left half written", unfinished)
+                drafts = await self.store.read(load_drafts)
+                await self.in_thread(partial(orders.folder.remove_drafts, drafts))
             except OSError as error:
                 logger.warning("the folder of dumps could not be tidied: %s", error)
 
@@ -200,6 +233,8 @@ class Sweeper:
         dumped: list[_Dumped] = []
         ids = [session.id for one in chosen for session in one.to_dump]
         with_shards = await self.store.read(partial(metadata_with_shards, sessions=ids))
+        wall = self.wall()
+        chosen = await self._noted(sweep, chosen, wall)
         ends = time.monotonic() + BATCH_SECONDS
         for place, one in enumerate(chosen):
             if place and time.monotonic() > ends:
@@ -213,7 +248,7 @@ class Sweeper:
                 sweep.alone(one.group)
                 continue
             try:
-                dumped.append(await self._dump_one(folder, one, its))
+                dumped.append(await self._dump_one(folder, one, its, wall))
             except FolderFull as error:
                 self._wait_for_room(sweep, one, error)
             except Exception as error:
@@ -222,14 +257,28 @@ class Sweeper:
                     break
         return await self._synced(sweep, folder, dumped)
 
-    async def _dump_one(self, folder: DumpFolder, chosen: Due, with_shards: Mapping[int, Any]) -> _Dumped:
+    async def _noted(self, sweep: "_Sweep", chosen: Sequence[Due], wall: float) -> Sequence[Due]:
+        """Those of them whose files the store knows as drafts; a crash then leaves none that it doesn't know."""
+        drafts = list(chain.from_iterable(drafts_of(one, wall) for one in chosen))
+        if not drafts or sweep.no_room is not None:
+            return chosen
+        try:
+            await self.store.write(partial(note_drafts, drafts=drafts), frees=True)
+        except Exception as error:
+            for one in chosen:
+                if one.may_have_files:
+                    self._fail(sweep, one, error)
+            return [one for one in chosen if not one.may_have_files]
+        return chosen
+
+    async def _dump_one(self, folder: DumpFolder, chosen: Due, with_shards: Mapping[int, Any], wall: float) -> _Dumped:
         async with contextlib.AsyncExitStack() as gathering:
             shards = {
                 session: await gathering.enter_async_context(self.gather(session, metadata))
                 for session, metadata in with_shards.items()
             }
             work = partial(dump, folder, self.store.reader.run_blocking, chosen, owner=self.store.owner, shards=shards)
-            written = await self.in_thread(partial(work, wall=self.wall()))
+            written = await self.in_thread(partial(work, wall=wall))
             for session in chosen.sessions:
                 if damaged := written.damaged.get(session.id):
                     self.metrics.damage_found.inc(len(damaged))
@@ -265,6 +314,7 @@ class Sweeper:
                 files=None if folder is None else one.written.files,
                 damaged=one.written.damaged,
                 since=since,
+                drafts=one.written.drafts,
             )
             for one in dumped
         ]
@@ -279,7 +329,7 @@ class Sweeper:
             elif isinstance(result, Spared):
                 await self._remove(folder, one.written.files)
             elif isinstance(result, Exception):
-                # The files stay: whether such a commit is durable is only known when the store is opened again.
+                # The files stay until a later sweep: such a commit may be durable, or the store go with its pod.
                 self._fail(sweep, one.chosen, result)
             else:
                 raise result

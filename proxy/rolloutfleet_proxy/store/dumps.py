@@ -8,7 +8,7 @@ are in the folder of dumps, and since when.
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
@@ -23,7 +23,7 @@ from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.checksums import SOUND
 from rolloutfleet_proxy.store.dumped_session import load_session
-from rolloutfleet_proxy.store.transaction import Transaction, named_row
+from rolloutfleet_proxy.store.transaction import Source, Transaction, named_row
 from rolloutfleet_proxy.store.turns import by_token
 
 
@@ -127,16 +127,39 @@ def turn_ids(connection: sqlite3.Connection, session: int) -> frozenset[str]:
     return frozenset(name for (name,) in rows)
 
 
-def never_imported(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]:
-    """The row ids of those of these sessions that are here, and did not come from dumps.
+class Draft(NamedTuple):
+    """A dump file that was begun, and whose session is not freed yet."""
 
-    Of an imported one, dumps that are still to be imported may hold turns that are here as context.
-    """
-    rows = connection.execute(
-        "SELECT name, id FROM sessions WHERE imported_at IS NULL AND name IN (SELECT value FROM json_each(?))",
-        (json.dumps(sorted(names)),),
+    file: str
+    dumped_at: float
+    abandoned: int = 0
+    """1: the sweep that began it is over."""
+
+
+def note_drafts(transaction: Transaction, drafts: Iterable[Draft]) -> None:
+    """Remember files before any of them is written."""
+    transaction.executemany("INSERT OR REPLACE INTO drafts (file, dumped_at, abandoned) VALUES (?, ?, ?)", drafts)
+
+
+def forget_drafts(transaction: Transaction, drafts: Iterable[Draft]) -> None:
+    """Their sessions are freed, or the files removed."""
+    transaction.executemany(
+        "DELETE FROM drafts WHERE file = ? AND dumped_at = ?", [(draft.file, draft.dumped_at) for draft in drafts]
     )
-    return dict(rows.fetchall())
+
+
+def load_drafts(connection: sqlite3.Connection) -> list[Draft]:
+    return list(map(Draft._make, connection.execute("SELECT file, dumped_at, abandoned FROM drafts")))
+
+
+def is_draft(source: Source, file: str, dumped_at: float) -> bool:
+    found = source.execute("SELECT 1 FROM drafts WHERE file = ? AND dumped_at = ?", (file, dumped_at)).fetchone()
+    return found is not None
+
+
+def abandon_drafts(transaction: Transaction) -> None:
+    """The sweep that began them is over."""
+    transaction.execute("UPDATE drafts SET abandoned = 1 WHERE NOT abandoned")
 
 
 def load_files(connection: sqlite3.Connection) -> dict[str, float]:

@@ -15,7 +15,7 @@ from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, DUMPED, LI
 from rolloutfleet_proxy.domain.session import CLOSED, REST
 from rolloutfleet_proxy.domain.stale import Candidate, Due, Group, GroupMember, Held
 from rolloutfleet_proxy.domain.trajectory import DAMAGED, EVALUATION, fate
-from rolloutfleet_proxy.store.dumps import note_files
+from rolloutfleet_proxy.store.dumps import Draft, forget_drafts, note_files
 from rolloutfleet_proxy.store.sessions import wait_to_be_claimed
 from rolloutfleet_proxy.store.tombstones import bury
 from rolloutfleet_proxy.store.trajectories import free_group
@@ -79,11 +79,13 @@ def free(
     files: Sequence[str] | None,
     damaged: Mapping[int, Sequence[int]] = MappingProxyType({}),
     since: float | None = None,
+    drafts: Sequence[Draft] = (),
 ) -> Freed:
     """Free the sessions that were chosen. Their turns are in `files` by now; None: they are discarded.
 
     `damaged` are numbers of turns that are in none, by session's row. `since` is when this sweep began, in served
-    seconds, where files are kept by age. Raises Spared where the group is not as it was chosen.
+    seconds, where files are kept by age. `drafts` are what was noted of the files. Raises Spared where the group is not
+    as it was chosen.
     """
     dumped = files is not None
     if load_group(transaction, chosen.group.name) != chosen.group:
@@ -101,6 +103,7 @@ def free(
         # Those that ended before have waited for these; only from now on for a trainer.
         wait_to_be_claimed(transaction, [member.id for member in chosen.group.members])
     free_group(transaction, chosen.group.name)
+    forget_drafts(transaction, drafts)
     if files and since is not None:
         note_files(transaction, files, since=since)
     reclaimed = tuple((session.id, session.turns) for session in chosen.sessions)

@@ -23,6 +23,7 @@ from rolloutfleet_proxy.domain.session import CLOSED, SessionRecord
 from rolloutfleet_proxy.domain.trajectory import BY_CLOSE, ELSEWHERE, IMPORTING, READY, trajectory_name
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store import annotations, recoveries, rewards, summaries, waiting
+from rolloutfleet_proxy.store.dumps import is_draft
 from rolloutfleet_proxy.store.sessions import insert, set_ending
 from rolloutfleet_proxy.store.trajectories import count_live, discard_orphans, drop_marked, settle_all
 from rolloutfleet_proxy.store.transaction import Source, Transaction, insert_statement, load_fact
@@ -99,6 +100,8 @@ def refuse_known(source: Source, head: DumpHead, digest: str) -> None:
             raise _already(name)
     if has_arrived(source, name, digest):
         raise _already(name)
+    if is_draft(source, str(name), head.dumped_at):
+        raise _conflict(name, f"session {head.session.session_id} was not freed when it was dumped, and went on")
 
 
 def has_arrived(source: Source, name: DumpName, digest: str) -> bool:

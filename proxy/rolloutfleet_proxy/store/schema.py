@@ -13,7 +13,7 @@ from rolloutfleet_proxy.store.checksums import (
     install,
 )
 
-LATEST = 12
+LATEST = 13
 """The schema version that this program writes. A file with a higher one is refused."""
 
 _V1 = """
@@ -368,6 +368,17 @@ ALTER TABLE trajectories ADD COLUMN waits_until REAL NOT NULL DEFAULT 0;
 {"".join(map(_with_new_columns, _NEW_12))}
 """
 
+_V13 = """
+-- Dump files that were begun, and whose sessions are not freed yet: the store has what they hold. The transaction that
+-- frees a session deletes its rows here.
+CREATE TABLE drafts (
+    file TEXT NOT NULL,
+    dumped_at REAL NOT NULL,        -- as its head says: what else has this name is no draft
+    abandoned INTEGER NOT NULL DEFAULT 0,   -- 1: the sweep that began it is over
+    PRIMARY KEY (file, dumped_at)
+) STRICT, WITHOUT ROWID;
+"""
+
 _COUNTED = """
 -- How many rows there are, without a count: /metrics needs no key, so it must not take longer the more there is.
 CREATE TRIGGER key_kept AFTER INSERT ON sessions BEGIN
@@ -387,7 +398,7 @@ INSERT OR REPLACE INTO facts (name, value) SELECT 'shards', count(*) FROM shards
 """
 """Added to a file that lacks it. It needs no version: an older program keeps these counts right without knowing it."""
 
-_MIGRATIONS = {1: _V1, 2: _V2, 3: _V3, 4: _V4, 5: _V5, 6: _V6, 7: _V7, 8: _V8, 9: _V9, 10: _V10, 11: _V11, 12: _V12}
+_MIGRATIONS = dict(enumerate((_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11, _V12, _V13), 1))
 """What brings a file from version n-1 to n. A step, once released, is never edited."""
 
 

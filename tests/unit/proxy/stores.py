@@ -138,6 +138,7 @@ _UNDONE: Final = {
             "DROP TABLE turn_checksums; DELETE FROM facts WHERE name = 'without_checksums';",
         ]
     ),
+    13: "DROP TABLE drafts;",
     12: "DROP INDEX sessions_by_deadline;"
     + "".join(_without_new_columns(table, names) for table, names in schema._NEW_12.items()),
 }

@@ -26,7 +26,6 @@ from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle.contents import turn_row
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
-from rolloutfleet_proxy.lifecycle.retention import tidy
 from rolloutfleet_proxy.store import imports, recoveries
 from rolloutfleet_proxy.store.dumps import turn_ids
 from rolloutfleet_proxy.store.leases import acknowledge
@@ -130,7 +129,6 @@ def test_what_others_extend_is_not_taken_for_imported(store: Store) -> None:
     before = store.exported(session_ids=[name])
     names = store.dump(session)
     store.import_dumps(names[1:])
-    tidy(DumpFolder(store.dumps, store.owner), store.reader.run_blocking)
     assert refusal(store, names[1:])[:2] == (409, "already_imported")
     ((session,),) = store.rows("SELECT id FROM sessions")
     (store.dumps / names[1]).write_bytes((store.dumps / f"{names[1]}.imported").read_bytes())
