@@ -172,9 +172,10 @@ class Importer:
             logger.warning("%s is still claimed: %s; the next start of this proxy fixes that", name, error)
 
     async def _undo(self) -> None:
+        """Sweep out what is staged, however long another program has the store locked: until then it stays claimed."""
         more = True
         while more:
-            more, freed = await self.store.free(imports.undo)
+            more, freed = await self.store.free(imports.undo, waits=True)
             self.forget(freed)
 
     def _arrived_before(self, name: DumpName, connection: Connection) -> bool:

@@ -102,9 +102,11 @@ class Store:
         """As `Writer.run`."""
         return self.writer.run(operation, frees=frees, waits=waits)
 
-    def free(self, operation: Callable[[Transaction], T]) -> Coroutine[Any, Any, tuple[T, list[str]]]:
+    def free(
+        self, operation: Callable[[Transaction], T], *, waits: bool = False
+    ) -> Coroutine[Any, Any, tuple[T, list[str]]]:
         """As `Writer.free`."""
-        return self.writer.free(operation)
+        return self.writer.free(operation, waits=waits)
 
     def locked(self) -> str | None:
         """Whose lock keeps all writes waiting, where one has for longer than they wait."""

@@ -166,9 +166,9 @@ class Writer:
     async def run(self, operation: Callable[[Transaction], T], *, frees: bool = False, waits: bool = False) -> T:
         return await self.submit(operation, frees=frees, waits=waits)
 
-    async def free(self, operation: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+    async def free(self, operation: Callable[[Transaction], T], *, waits: bool = False) -> tuple[T, list[str]]:
         """Run what may free sessions; returns also those whose rows are gone by now, which memory is to forget."""
-        return await self.run(lambda transaction: (operation(transaction), transaction.freed), frees=True)
+        return await self.run(lambda transaction: (operation(transaction), transaction.freed), frees=True, waits=waits)
 
     async def close(self) -> None:
         """Commit what is queued, save the served clock, and end the thread; not while another program has the store

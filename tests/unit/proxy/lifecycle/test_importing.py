@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.unit.proxy.summing import said, summed
 
 from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
 from rolloutfleet.wire import ImportDumps
-from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
+from rolloutfleet_proxy.domain.errors import DiskFull, DomainError, StoreBusy
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.matching import Matching
 from rolloutfleet_proxy.domain.recovery import DROP
@@ -26,10 +27,12 @@ from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.lifecycle.contents import turn_row
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
-from rolloutfleet_proxy.store import imports, recoveries
+from rolloutfleet_proxy.services.importing import Importer
+from rolloutfleet_proxy.store import imports, recoveries, writer
 from rolloutfleet_proxy.store.dumps import turn_ids
 from rolloutfleet_proxy.store.leases import acknowledge
 from rolloutfleet_proxy.store.trajectories import delete_session
+from rolloutfleet_proxy.store.writer import Writer
 
 STRANGERS = {name: make for name, make in (IRREGULAR | BAD_HEADS).items() if name != "2 GiB of nothing"}
 """Without those that a process of its own reads."""
@@ -343,6 +346,39 @@ def test_a_full_disk_leaves_all_as_it_was(store: Store, monkeypatch: pytest.Monk
     assert not [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(store.dumps)]
     monkeypatch.undo()
     assert store.sums()["turns"]["imported"] == 0 and store.rows("SELECT * FROM turns") == []
+    store.import_dumps(names)
+    assert store.exported(session_ids=[name]) == before
+
+
+def test_import_gives_its_files_back_when_the_store_is_no_longer_locked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((session, name),) = store.start()
+    branched(store, session)
+    before = store.exported(session_ids=[name])
+    names = store.dump(session)
+    submit = Writer.submit
+    with closing(store.database.connect()) as other:
+
+        def until_it_waits(*given: Any, waits: bool = False, **named: Any) -> Any:
+            if waits and other.in_transaction:
+                other.execute("ROLLBACK")
+            return submit(*given, waits=waits, **named)
+
+        with monkeypatch.context() as locked:
+            locked.setattr(writer, "PATIENCE", 0.0)
+            locked.setattr(Writer, "submit", until_it_waits)
+            stage = Importer._stage
+
+            async def then_locked(importer: Importer, dump: Any) -> Any:
+                staged = await stage(importer, dump)
+                other.execute("BEGIN IMMEDIATE")
+                return staged
+
+            locked.setattr(Importer, "_stage", then_locked)
+            with pytest.raises(StoreBusy):
+                store.import_dumps(names)
+    assert {each.state for each in store.folder_of_dumps.listed(after="", limit=99)} == {"ready"}
     store.import_dumps(names)
     assert store.exported(session_ids=[name]) == before
 
