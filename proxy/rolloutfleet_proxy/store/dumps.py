@@ -44,25 +44,55 @@ def load_head(
     )
 
 
+class _Reward(NamedTuple):
+    turn: int
+    trajectory: int | None
+    is_episodes: bool
+
+
 def load_turn_numbers(connection: sqlite3.Connection, session: int, number: int | None) -> dict[int, bool]:
     """Which turns the dump of trajectory `number`, or of what is open, holds, in order of commit: those of its own that
-    are live, and earlier ones that they extend, which are context. Says of each whether it is that.
+    are live, and as context others that they extend, or that an export needs to know of rewards. Says of each whether
+    it is context.
     """
-    own: list[int] = []
     parents: dict[int, int | None] = {}
-    for turn, parent, trajectory, state in connection.execute(
-        "SELECT number, parent, trajectory, state FROM turns WHERE session = ? ORDER BY number", (session,)
+    live: dict[int | None, list[int]] = {}
+    rewards: list[_Reward] = []
+    for turn, parent, trajectory, state, is_rewarded, is_episodes in connection.execute(
+        "SELECT number, parent, trajectory, state, reward IS NOT NULL, number IN (SELECT value FROM json_each("
+        "(SELECT coalesce(episode_turns, '[]') FROM sessions WHERE id = ?1))) FROM turns WHERE session = ?1"
+        " ORDER BY number",
+        (session,),
     ):
         parents[turn] = parent
-        if trajectory == number and state == LIVE:
-            own.append(turn)
+        if state == LIVE:
+            live.setdefault(trajectory, []).append(turn)
+        if is_rewarded:
+            rewards.append(_Reward(turn, trajectory, is_episodes))
+    own = live.get(number, [])
     is_context = dict.fromkeys(own, False)
-    for turn in own:
-        at = parents[turn]
+    for turn in (*map(parents.get, own), *_of_rewards(rewards, live, number)):
+        at = turn
         while at is not None and at not in is_context:
             is_context[at] = True
             at = parents.get(at)  # of one that is not found it is not known
     return dict(sorted(is_context.items()))
+
+
+def _of_rewards(
+    rewards: Sequence[_Reward], live: Mapping[int | None, Sequence[int]], number: int | None
+) -> Sequence[int]:
+    """Turns by which an export of one trajectory alone knows of rewards what it would know with the whole session: the
+    trajectory whose row has the episode's return, else any rewarded turn, as the session is trained for that.
+    """
+    own = live.get(number)
+    known = [reward for reward in rewards if number is None or reward.trajectory is not None]
+    if not own or not known:
+        return ()
+    episodes = [reward for reward in known if reward.is_episodes and reward.turn <= own[-1]]
+    if episodes:
+        return live.get(episodes[-1].trajectory, ())
+    return () if any(reward.trajectory == number for reward in known) else [known[-1].turn]
 
 
 def load_dumped_turn(connection: sqlite3.Connection, session: int, number: int, *, context: bool) -> StreamedTurn:

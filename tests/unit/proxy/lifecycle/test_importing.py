@@ -18,7 +18,7 @@ from tests.unit.proxy.lifecycle.imports import Store, refusal
 from tests.unit.proxy.summing import said, summed
 
 from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
-from rolloutfleet.wire import ImportDumps
+from rolloutfleet.wire import CloseSession, GiveReward, ImportDumps
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError, StoreBusy
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.matching import Matching
@@ -30,8 +30,9 @@ from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services.importing import Importer
 from rolloutfleet_proxy.store import imports, recoveries, writer
 from rolloutfleet_proxy.store.dumps import turn_ids
-from rolloutfleet_proxy.store.leases import acknowledge
-from rolloutfleet_proxy.store.trajectories import delete_session
+from rolloutfleet_proxy.store.leases import acknowledge, release
+from rolloutfleet_proxy.store.rewards import give_reward
+from rolloutfleet_proxy.store.trajectories import close_session, delete_session
 from rolloutfleet_proxy.store.writer import Writer
 
 STRANGERS = {name: make for name, make in (IRREGULAR | BAD_HEADS).items() if name != "2 GiB of nothing"}
@@ -140,6 +141,37 @@ def test_what_others_extend_is_not_taken_for_imported(store: Store) -> None:
     store.import_dumps(names[:1])
     assert store.exported(session_ids=[name]) == before
     assert store.sums()["turns"]["imported"] == 2
+
+
+@pytest.mark.parametrize(("of_the_episode", "own"), [(True, False), (True, True), (False, False)])
+def test_trajectory_keeps_return_and_training_when_the_rewarded_one_was_acknowledged(
+    store: Store, of_the_episode: bool, own: bool
+) -> None:
+    ((session, name),) = store.start()
+    first = store.commit(session, name="a")
+    store.commit(session, name="b", parent=first)
+    asked = GiveReward(reward=0.5, turn_id=None if of_the_episode else "b", close=True)
+    store.run(lambda transaction: give_reward(transaction, session, asked))
+    store.commit(session, name="c")
+    if own:
+        store.commit(session, name="d")
+        beside = GiveReward(reward=2.0, turn_id="d")
+        store.run(lambda transaction: give_reward(transaction, session, beside))
+    failed = CloseSession(outcome="failed")
+    store.run(lambda transaction: close_session(transaction, session, failed))
+    granted = store.ask(session_ids=[name])
+    store.ack(granted, [f"{name}-trajectory-1"])
+    lease = granted.lease
+    assert lease is not None
+    store.run(lambda transaction: release(transaction, lease))
+    before = store.exported(session_ids=[name])
+    row = json.loads(before["concat", "json"])["trajectories"][0]["rows"][0]
+    assert row["reward"] == (0.25 if of_the_episode else None) and 1 in row["tensors"]["loss_mask"]
+    store.import_dumps(store.dump(session))
+    assert store.exported(session_ids=[name]) == before
+    ((session,),) = store.rows("SELECT id FROM sessions")
+    store.import_dumps(store.dump(session))
+    assert store.exported(session_ids=[name]) == before
 
 
 def test_members_that_come_together_are_exported_together(store: Store) -> None:
