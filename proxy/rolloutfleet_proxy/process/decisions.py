@@ -11,8 +11,8 @@ from rolloutfleet.boots import KILLED_FOR_MEMORY
 
 STOP_TIMEOUT = 70.0
 """Seconds that a stop may take, until the worker has said how many."""
-ENDING_TIMEOUT = 15.0
-"""Seconds for a worker that said it ends."""
+ENDING_TIMEOUT = 30.0
+"""Seconds for a worker that ends by itself: longer than its last answers and final dumps take."""
 UNUSABLE = 2
 """The exit status of a worker whose settings or store can't be used; trying again can't help."""
 DAMAGED = 3
@@ -124,7 +124,8 @@ class Decisions:
             return self._drain_ends_in(message["then"])
         if "ending" in message:
             worker.state = ENDING
-            self._kill_by(now + ENDING_TIMEOUT)
+            if self._kill_at is None:
+                self._kill_by(now + ENDING_TIMEOUT)
         return []
 
     def ended(self, number: int, status: int, oom_killed: bool, peak_rss: int | None, now: float) -> list[Action]:

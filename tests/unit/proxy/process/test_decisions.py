@@ -229,6 +229,20 @@ def test_a_worker_that_does_not_end_in_time_is_killed() -> None:
     assert ending.owners == {2} and ending.last(2)["open"]["crash"] == "was killed by SIGKILL"
 
 
+@pytest.mark.parametrize("calls_take", [1.0, 80.0])
+def test_a_stop_takes_as_long_as_was_said_however_late_the_worker_begins_to_end(calls_take: float) -> None:
+    site = Site()
+    site.decisions.said(1, {"listen": LISTEN["listen"] | {"timeout": 88.0}}, 0.0)
+    site.serve()
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    site.tick(calls_take)
+    site.say(1, ending=True)
+    site.tick(87 - calls_take)
+    assert not site.killed
+    site.tick(1)
+    assert site.killed == [1]
+
+
 def test_a_stop_before_anything_serves_does_not_wait() -> None:
     site = Site()
     site.act(site.decisions.told_to_stop(SIGTERM, site.now))
