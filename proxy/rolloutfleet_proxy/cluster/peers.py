@@ -19,7 +19,6 @@ from rolloutfleet.errors import EPOCH_STALE
 from rolloutfleet.http_failures import failure_in_words
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.domain.errors import (
-    DiskError,
     DomainError,
     EpochStale,
     OwnerFailed,
@@ -200,7 +199,7 @@ class Peers:
                 try:
                     await weights.adopt(known)
                     adopted += 1
-                except DiskError as error:
+                except DomainError as error:
                     logger.warning("what the peers know of the weights could not be written: %s", error)
             interval = max(POLL_INTERVAL, len(self._seen) / POLLS_A_SECOND)
             # Spread out, so that proxies started together do not ask in step for ever.

@@ -60,7 +60,7 @@ class Cut(asyncio.Event):
 class Submission:
     """One turn's leave to generate; an async context manager around all its rounds.
 
-    Entering and `resumed` raise Paused where the pause is past `max_hold`.
+    Entering and `resumed` raise Paused where the pause, or the wait for the peers' answers, is past `max_hold`.
     """
 
     __slots__ = ("_gate", "cut", "held_in_place", "mixed_cache", "run")
@@ -257,8 +257,10 @@ class PauseGate:
             self.unbegun -= 1
 
     async def _passed(self) -> None:
+        began = self._clock()
         while self.paused or self.starting:
-            left = self._hold_left() if self.paused else self._max_hold
+            left = self._hold_left() if self.paused else began + self._max_hold - self._clock()
             if left <= 0:
-                raise Paused(f"Generation has been paused for more than {self._max_hold:g} s (epoch {self.epoch}).")
+                why = "been paused" if self.paused else "waited to learn the fleet's version"
+                raise Paused(f"Generation has {why} for more than {self._max_hold:g} s (epoch {self.epoch}).")
             await self._held.wait(left)

@@ -317,6 +317,14 @@ async def test_a_call_held_for_max_hold_gets_503_by_itself() -> None:
         await asyncio.wait_for(generating(weights, asyncio.Event()), 5)
 
 
+async def test_a_call_held_for_max_hold_by_a_starting_proxy_gets_503() -> None:
+    weights = await fresh(max_hold=0.02)
+    weights.gate.starting = True
+    with pytest.raises(DomainError, match="waited to learn") as refused:
+        await asyncio.wait_for(generating(weights, asyncio.Event()), 5)
+    assert (status_of(refused.value), refused.value.code) == (503, "paused")
+
+
 async def test_a_run_and_an_epoch_beyond_the_last_that_an_earlier_release_kept_are_the_last() -> None:
     store = InlineStore()
 

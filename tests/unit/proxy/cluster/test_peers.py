@@ -24,7 +24,7 @@ from rolloutfleet_proxy.cluster.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control import ops as ops_api
 from rolloutfleet_proxy.control import weights as weights_api
-from rolloutfleet_proxy.domain.errors import DomainError, Draining, NoRoom
+from rolloutfleet_proxy.domain.errors import DomainError, Draining, NoRoom, StoreBusy
 from rolloutfleet_proxy.domain.idempotency import KeyedCall, keyed_call
 from rolloutfleet_proxy.http.errors import body_of, headers_of, status_of
 from rolloutfleet_proxy.http.headers import KEPT
@@ -474,6 +474,26 @@ async def test_a_proxy_that_is_down_is_named_and_catches_up_when_it_starts(fleet
     await fleet.until(lambda: not down.weights.gate.starting)
     assert down.weights.gate.state == fleet.proxies[0].weights.gate.state
     assert (down.weights.gate.paused, down.weights.gate.run) == (True, 1)
+
+
+async def test_a_proxy_whose_store_is_busy_while_it_starts_learns_the_version_at_a_later_look(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = fleet.proxies[2]
+    assert starting.looking is not None
+    starting.looking.cancel()
+    await fleet.proxies[0].weights.advance(3)
+    run, busy = starting.writer.run, [StoreBusy()]
+
+    async def run_or_fail(*args: Any, **kwargs: Any) -> Any:
+        if busy:
+            raise busy.pop()
+        return await run(*args, **kwargs)
+
+    monkeypatch.setattr(starting.writer, "run", run_or_fail)
+    begin(starting)
+    await fleet.until(lambda: not starting.weights.gate.starting)
+    assert not busy and starting.weights.gate.version == 3
 
 
 async def test_what_others_answer_late_or_refuse_is_told_as_it_is(fleet: Fleet) -> None:
