@@ -18,8 +18,8 @@ import msgspec
 from rolloutfleet.broadcast import Broadcast
 from rolloutfleet.wire import AskDrain, DrainMode, DrainThen
 from rolloutfleet_proxy.domain.errors import (
-    DiskError,
     DiskFull,
+    DomainError,
     DrainConflict,
     HeldTooLong,
     InvalidParameter,
@@ -306,8 +306,8 @@ class Drains:
     async def _write(self, operation: Callable[[Transaction], None]) -> None:
         try:
             await self.store.run(operation)
-        except DiskError as error:
-            # A full disk is a reason to drain rather than one against it.
+        except DomainError as error:
+            # A full disk, or a store that is busy, is a reason to drain rather than one against it.
             logger.warning("a drain is not on disk, and would not outlive a crash: %s", error)
 
     def _apply(self, drain: Drain | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.wire import AskDrain, DrainThen
-from rolloutfleet_proxy.domain.errors import DiskFull, DomainError
+from rolloutfleet_proxy.domain.errors import DiskFull, DomainError, StoreBusy
 from rolloutfleet_proxy.http.errors import headers_of, status_of
 from rolloutfleet_proxy.process import drain
 from rolloutfleet_proxy.process.drain import Drains, Host, NoHost
@@ -155,6 +155,21 @@ async def test_a_drain_that_is_not_renewed_is_undone_and_one_that_is_goes_on(tmp
         second = await proxy.ask(ttl=SHORT)
         assert (second["since"], second["id"]) == (first["since"], "d")
         await asyncio.wait_for(call, PATIENCE)
+        assert not proxy.drains.draining
+
+
+@pytest.mark.parametrize("error", [StoreBusy(), DiskFull("no room")])
+async def test_a_drain_that_is_not_renewed_is_undone_though_the_store_takes_no_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: DomainError
+) -> None:
+    async def fail(_: Any) -> None:
+        raise error
+
+    async with life(tmp_path) as proxy:
+        with monkeypatch.context() as patched:
+            patched.setattr(proxy.writer, "run", fail)
+            await proxy.ask(ttl=SHORT)
+            await asyncio.wait_for(proxy.drains.passed(), PATIENCE)
         assert not proxy.drains.draining
 
 
