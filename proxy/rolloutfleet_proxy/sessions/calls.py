@@ -211,15 +211,15 @@ class Calls:
             self._arriving -= 1
 
     def with_key(self, key: str) -> Call | None:
-        return next((call for call in reversed(self._calls) if call.idempotency_key == key), None)
+        return next((call for call in self._joinable() if call.idempotency_key == key), None)
 
     def abandoned_with(self, digest: bytes) -> Call | None:
         """The newest call of this digest whose caller has gone."""
-        return next((call for call in self._with(digest) if call.abandoned), None)
+        return next((call for call in self._joinable() if call.abandoned and call.digest == digest), None)
 
     @property
     def any_abandoned(self) -> bool:
-        return any(call.abandoned for call in self._calls)
+        return any(call.abandoned for call in self._joinable())
 
     def start(self, call: Call, work: Callable[[], Coroutine[Any, Any, Turn]]) -> None:
         """Begin `work`, which returns the committed turn or raises an error. `call.held` is released when it has
@@ -238,8 +238,9 @@ class Calls:
         while self._calls:
             await asyncio.wait([call.task for call in self._calls if call.task is not None])
 
-    def _with(self, digest: bytes) -> Iterator[Call]:
-        return (call for call in reversed(self._calls) if call.digest == digest)
+    def _joinable(self) -> Iterator[Call]:
+        """Newest first, without those that were cut and are about to end."""
+        return (call for call in reversed(self._calls) if call.ended_by is None)
 
     def _ended(self, call: Call, task: "asyncio.Task[Committed | Failed]") -> None:
         self._calls.remove(call)

@@ -368,8 +368,8 @@ FAULTS = [
         "a-call-whose-caller-waits-is-joined",
         Promise.RETRY,
         PROXY,
-        "(call for call in self._with(digest) if call.abandoned)",
-        "self._with(digest)",
+        "if call.abandoned and call.digest == digest",
+        "if call.digest == digest",
         RETRIES,
     ),
     Fault(

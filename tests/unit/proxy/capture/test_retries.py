@@ -13,7 +13,7 @@ from tests.unit.proxy.capture.sessions import open_session
 from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier
 from rolloutfleet_proxy.dialects.base import Dialect, Reading
 from rolloutfleet_proxy.dialects.registry import DIALECTS
-from rolloutfleet_proxy.domain.errors import DomainError
+from rolloutfleet_proxy.domain.errors import ClientGone, DomainError
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
 from rolloutfleet_proxy.domain.messages import conversation
 from rolloutfleet_proxy.domain.tree import Node
@@ -144,6 +144,14 @@ class Retries(RuleBasedStateMachine):
         past = data.draw(st.sampled_from(self._under_way()))
         past.failed = True
         self.session.calls._calls.remove(past.call)
+
+    @precondition(lambda self: self._under_way())
+    @rule(data=st.data())
+    def the_generation_is_cut(self, data: st.DataObject) -> None:
+        """Its task is told so, and has not ended yet."""
+        past = data.draw(st.sampled_from(self._under_way()))
+        past.failed = True
+        past.call.ended_by = ClientGone()
 
     @precondition(lambda self: self._under_way())
     @rule(data=st.data())
