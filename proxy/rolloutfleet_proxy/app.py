@@ -1,6 +1,7 @@
 """The proxy as an ASGI app: which request goes where, and what every error looks like."""
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
@@ -170,7 +171,7 @@ async def _passing(drains: Drains, under_way: UnderWay, scope: MutableMapping[st
     Raises Stopping where it is cut.
     """
     call = turn_call(scope)
-    if drains.over or (call is not None and drains.holds(retry=call.is_retry)):
+    if drains.over or (call is not None and drains.holds(let_in=call.is_retry)):
         await drains.passed()
     if call is None:
         with under_way.one():
@@ -178,7 +179,7 @@ async def _passing(drains: Drains, under_way: UnderWay, scope: MutableMapping[st
         return
     try:
         async with asyncio.timeout(None) as limit:
-            with under_way.one(cut=lambda: limit.reschedule(0.0)):
+            with under_way.one(began=-math.inf, cut=lambda: limit.reschedule(0.0)):  # Let in, it is waited for.
                 yield
     except TimeoutError:
         if not limit.expired():

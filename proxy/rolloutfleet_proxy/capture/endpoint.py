@@ -117,6 +117,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     async def _answer(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive, send: Send
     ) -> None:
+        came_before = not self.drains.holding
         body, large = await self._body(session, asked, held, told, receive)
         session = await self.access.still_open(session, asked.key)
         # Nothing is awaited between this and the call's beginning: a retry that comes meanwhile must find the call.
@@ -135,7 +136,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             if alike in self.callers and asked.closed():
                 raise ClientLeft  # Who waits may be its own retry, which was read before it.
             if not await self.callers.departed(alike):
-                if found is not None or not self.drains.holds(retry=attempt.marked):
+                if found is not None or not self.drains.holds(let_in=attempt.marked or came_before):
                     break
                 with session.calls.arriving(), told.held():
                     await self.drains.passed(partial(_is_over, session))

@@ -145,7 +145,7 @@ class BodyTime:
         until = silent_until if ending is None else min(silent_until, max(began, ending) + BODY_IDLE_TIMEOUT)
         try:
             async with asyncio.timeout_at(until) as limit:
-                with self._under_way.body(cut=lambda: limit.reschedule(0.0)):
+                with self._under_way.one(began=began, cut=lambda: limit.reschedule(0.0)):
                     return await receive()
         except TimeoutError:
             if limit.when() != silent_until:

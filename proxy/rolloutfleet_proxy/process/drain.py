@@ -131,14 +131,15 @@ class Drains:
         drain = self.drain
         return drain.began if drain is not None and drain.holds and drain.then != "stay" else None
 
-    def holds(self, *, retry: bool) -> bool:
-        """Whether a call is held. Who says that it asks again has waited before, so it is let in while there is time.
+    def holds(self, *, let_in: bool) -> bool:
+        """Whether a call is held. One to be `let_in` is not while there is time: its body was arriving before the
+        drain, or it says that it asks again, and so has waited before.
 
         Else an agent that meets one restart after another would be sent away from each. Where the drain is to stay,
         it is held as well: nothing may begin then.
         """
         drain = self.drain
-        if not self.holding or self._ending or not retry or drain is None or drain.then == "stay":
+        if not self.holding or self._ending or not let_in or drain is None or drain.then == "stay":
             return self.holding
         return self._now() >= drain.began + self.timeout
 

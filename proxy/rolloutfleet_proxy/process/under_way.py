@@ -1,4 +1,4 @@
-"""Requests under way beside the sessions' own calls: exports, the control API, calls passed on to other proxies."""
+"""Requests under way beside the sessions' own calls: exports, the control API, calls passed on, bodies that arrive."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 @dataclass(eq=False, frozen=True, slots=True)
 class _Request:
     began: float
-    cut: Callable[[], object] | None
+    cut: Callable[[], object]
 
 
 class UnderWay:
@@ -17,35 +17,25 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._requests: set[_Request] = set()
-        self._bodies: set[Callable[[], object]] = set()
 
     @contextmanager
-    def one(self, cut: Callable[[], object] | None = None) -> Iterator[None]:
-        """A request is under way until the block ends; a call that is passed on says how it is cut."""
-        request = _Request(asyncio.get_running_loop().time(), cut)
+    def one(self, *, began: float | None = None, cut: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """A request, or the wait for more of its body, is under way until the block ends, which `cut` does early.
+
+        It `began` now unless told otherwise.
+        """
+        request = _Request(asyncio.get_running_loop().time() if began is None else began, cut)
         self._requests.add(request)
         try:
             yield
         finally:
             self._requests.discard(request)
 
-    @contextmanager
-    def body(self, cut: Callable[[], object]) -> Iterator[None]:
-        """More of a request's body is waited for until the block ends. The request itself is counted elsewhere."""
-        self._bodies.add(cut)
-        try:
-            yield
-        finally:
-            self._bodies.discard(cut)
-
     def before(self, time: float) -> int:
-        """How many began before that time of the loop's clock, or are calls passed on."""
-        return sum(request.began < time or request.cut is not None for request in self._requests)
+        """How many began before that time of the loop's clock."""
+        return sum(request.began < time for request in self._requests)
 
     def cut(self) -> None:
-        """End the calls that are passed on, and what waits for a body."""
-        for cut in list(self._bodies):
-            cut()
+        """End what can be cut: the calls that are passed on, and what waits for a body."""
         for request in list(self._requests):
-            if request.cut is not None:
-                request.cut()
+            request.cut()

@@ -1,4 +1,5 @@
-"""A caller that closes its connection and asks again, both of which the event loop learns in one round.
+"""A caller that closes its connection and asks again, both of which the event loop learns in one round; and one that is
+still asking when its proxy is stopped.
 
 Two whole proxies and an engine on the loop of a test: what a client does without awaiting anything, they find all at
 once. A round's events come in the order in which they happened, or in the opposite one.
@@ -6,6 +7,7 @@ once. A round's events come in the order in which they happened, or in the oppos
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -30,6 +32,7 @@ from rolloutfleet_proxy.app import ProxyApp
 from rolloutfleet_proxy.http.connections import Connections
 from rolloutfleet_proxy.http.headers import PLACED
 from rolloutfleet_proxy.http.protocol import HttpProtocol
+from rolloutfleet_proxy.process.drain import POLL_INTERVAL
 from rolloutfleet_proxy.tokens.loading import ModelSource
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.wiring import Start
@@ -175,3 +178,20 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_is_one_ge
                 while not await session.turns():
                     await asyncio.sleep(0.01)
         assert (proxies.generations, await session.turns()) == (before + 1, 1), (stream, mark)
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=["owner", "passed on"])
+async def test_a_call_whose_body_is_arriving_when_its_proxy_is_stopped_is_answered(
+    proxies: Proxies, owner: int
+) -> None:
+    session = await proxies.session(owner)
+    opened = proxies.apps[0].opened
+    assert opened is not None
+    asking = session.asking()
+    with closing(await proxies.connect()) as caller:
+        caller.sendall(asking[:-1])
+        await comes_true(lambda: opened.under_way.before(math.inf))
+        opened.services.drains.stop("SIGTERM")
+        await asyncio.sleep(5 * POLL_INTERVAL)
+        caller.sendall(asking[-1:])
+        assert (await said(caller)).startswith(b"HTTP/1.1 200 ")

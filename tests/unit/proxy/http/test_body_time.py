@@ -96,3 +96,16 @@ async def test_cut_ends_the_wait_for_a_body() -> None:
         slow.under_way.cut()
         seconds, error = await slow.ended
     assert isinstance(error, Stopping) and seconds == pytest.approx(5, abs=0.1)
+
+
+async def test_drain_waits_for_a_body_that_began_before_it() -> None:
+    async with body() as slow:
+        clock: Callable[[], float] = asyncio.get_running_loop().time
+        before = clock()
+        await asyncio.sleep(1)
+        slow.send()
+        await asyncio.sleep(1)
+        assert (slow.under_way.before(before - 1), slow.under_way.before(clock() - 1)) == (0, 1)
+        slow.send(more=False)
+        await slow.ended
+        assert slow.under_way.before(clock()) == 0

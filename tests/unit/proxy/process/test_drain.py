@@ -229,16 +229,16 @@ async def test_calls_in_flight_are_cut_when_their_time_is_up_and_the_drain_stays
 async def test_who_asks_again_is_let_in_before_a_restart_while_there_is_time(tmp_path: Path) -> None:
     keeper = Keeper()
     async with life(tmp_path, host=keeper, timeout=2.0) as proxy:
-        assert not proxy.drains.holds(retry=False)
+        assert not proxy.drains.holds(let_in=False)
         await proxy.ask()
-        assert proxy.drains.holds(retry=True), "a drain that stays lets nothing begin"
+        assert proxy.drains.holds(let_in=True), "a drain that stays lets nothing begin"
         proxy.calls.running = 1
         keeper.ready = True
         await proxy.ask(then="restart")
         await comes_true(lambda: proxy.drains.holding)
-        assert proxy.drains.holds(retry=False) and not proxy.drains.holds(retry=True)
+        assert proxy.drains.holds(let_in=False) and not proxy.drains.holds(let_in=True)
         await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
-        assert proxy.drains.holds(retry=True), "its time is up"
+        assert proxy.drains.holds(let_in=True), "its time is up"
 
 
 async def test_a_call_that_is_held_too_long_is_told_so(tmp_path: Path) -> None:
