@@ -46,6 +46,13 @@ class Leases:
     def __init__(self, proxies: Proxies, staleness: StalenessFilter) -> None:
         self._proxies = proxies
         self._staleness = staleness
+        self._lost: set[str] = set()
+        """Trajectories that were acknowledged too late, and not again since."""
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """Trajectories that were acknowledged, and whose proxies don't count them: not told yet, or too late."""
+        return self._proxies.outbox.acknowledged | self._lost
 
     async def acknowledge(self, held: ByLease) -> None:
         """Trained, and counted so. An owner that does not answer is told again and again in the background.
@@ -106,9 +113,12 @@ class Leases:
                 if error.code not in (ALREADY_LEASED, LEASE_EXPIRED):
                     raise
                 if len(ids) == 1:
+                    self._lost.update(ids)
                     raise LeaseLost(ids, error.said) from error
                 # One that is lost has the others of its lease refused, too.
                 await self._acknowledge_all([(lease, (one,)) for one in ids])
+            else:
+                self._lost.difference_update(ids)
 
         await self._proxies.outbox.deliver(
             f"the acknowledgement of lease {lease}", deliver, trajectory_ids=frozenset(ids)

@@ -313,9 +313,9 @@ class Prefetcher:
         lease = page.answer.lease_id
         if lease is None:
             return False
-        known = self._proxies.outbox.acknowledged & {each.trajectory_id for each in page.trajectories}
+        known = self._leases.trained & {each.trajectory_id for each in page.trajectories}
         if known:
-            # Trained long ago; only the proxy had not heard of it.
+            # Trained long ago; the proxy had not heard of it, or too late.
             self._telling.append(asyncio.create_task(self._again(lease, known)))
         fresh = [each for each in page.trajectories if each.trajectory_id not in known]
         part.ready.extend(each for each in fresh if each.trajectory_id not in self.held)

@@ -1,15 +1,16 @@
 """Exports of a fleet: what one answer can't hold comes in several."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
 from aiohttp import web
 from tests.unit import web_apps
 
-from rolloutfleet.errors import INVALID_REQUEST
-from rolloutfleet.fleet import AsyncFleet, Refused
+from rolloutfleet.errors import ALREADY_LEASED, INVALID_REQUEST, OWNER_UNAVAILABLE
+from rolloutfleet.fleet import AsyncFleet, LeaseLost, Refused
 
 
 class Proxy:
@@ -22,6 +23,9 @@ class Proxy:
         self.too_much = ""
         self.param = "max_trajectories"
         """The field that a refusal names."""
+        self.refusals: list[tuple[int, str]] = []
+        """Status and code of what answers the next acknowledgements."""
+        self.acknowledged: list[str] = []
 
     async def proxies(self, _: web.Request) -> web.Response:
         known = {"ordinal": 0, "url": self.url, "state": "ready", "sessions_open": 0, "room": True}
@@ -38,6 +42,10 @@ class Proxy:
         return web.json_response({**head, "sessions": statuses, "failed": [], "trajectories": list(map(_of, names))})
 
     async def lease(self, request: web.Request) -> web.Response:
+        if self.refusals:
+            status, code = self.refusals.pop(0)
+            return web.json_response({"error": {"code": code, "message": code, "type": "error"}}, status=status)
+        self.acknowledged.append(request.match_info["lease"])
         return web.json_response({"lease_id": request.match_info["lease"], "acknowledged": [], "ordinals": [0]})
 
 
@@ -73,6 +81,25 @@ async def test_named_sessions_come_in_several_answers_where_one_cant_hold_them()
         found = [trajectory.session_id async for trajectory in export]
     assert sorted(found) == NAMES
     assert sorted(name for names in proxy.asked for name in names) == NAMES
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_was_acknowledged_too_late_and_comes_again_is_acknowledged_and_not_handed_out(at_once: bool) -> None:
+    """Whoever leased it meanwhile has given it back."""
+    proxy = Proxy()
+    async with serving(proxy) as fleet:
+        async with fleet.export(session_ids=NAMES[:1], on_exit="keep") as export:
+            [late] = [trajectory async for trajectory in export]
+        proxy.refusals = [(409, ALREADY_LEASED)] if at_once else [(503, OWNER_UNAVAILABLE), (409, ALREADY_LEASED)]
+        with pytest.raises(LeaseLost) if at_once else nullcontext():
+            await fleet.acknowledge([late])
+        while fleet.owed:
+            await asyncio.sleep(0.1)
+        async with fleet.export(session_ids=NAMES[:1]) as export:
+            assert [trajectory async for trajectory in export] == []
+        assert proxy.acknowledged == ["l0-2"]
+        async with fleet.export(session_ids=NAMES[:1]) as export:
+            assert len([trajectory async for trajectory in export]) == 1, "once is enough"
 
 
 async def test_a_session_that_no_answer_can_hold_is_refused() -> None:
