@@ -2,7 +2,7 @@
 writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
 
 1. GLM and MiniMax write null content as the word "None", most formats drop a message whose role they don't know without
-   a word, and gpt-oss looks for a tool's name on the tool message, which OpenAI's API puts on the call only:
+   a word, and gpt-oss and Inkling look for a tool's name on the tool message, which OpenAI's API puts on the call only:
    `renderable` fills in what they need and refuses what they would drop.
 2. Its errors are those of its code (`'int' object has no attribute 'items'`), and the few that say something speak of
    Python. `refusal` has other words for these, and `support` finds out which field is meant.
@@ -33,7 +33,11 @@ from rolloutfleet_proxy.tokens.model_files import TemplateRefusal
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 GPT_OSS: Final = "gpt-oss"
-"""The one that knows developers, needs the names of tools beside results, and encodes text as text."""
+"""The one that knows developers, and encodes text as text."""
+_INKLING: Final = "inkling"
+"""The one that writes empty content as a text of its own, and no content as nothing."""
+_NAMES_RESULTS: Final = frozenset({GPT_OSS, _INKLING})
+"""Formats that need the names of tools beside results."""
 SYSTEM_ROLES: Final[Mapping[str, tuple[str, ...]]] = {GPT_OSS: ("system", "developer")}
 """The roles of system messages that a format tells apart; of others it is `system` alone."""
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
@@ -44,7 +48,7 @@ NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 WRITTEN_FIELDS: Final[Mapping[str, set[tuple[str, str]]]] = {
     GPT_OSS: {("tool", "name")},
     "gemma4": {("tool", "name"), *((role, "tool_responses") for role in ROLES)},
-    "inkling": {("tool", "name")},
+    _INKLING: {("tool", "name")},
     "kimi-k2": {("tool", "name")},
     "kimi-k2.5": {(role, "name") for role in ROLES},
     "deepseek-v4": {(role, field) for role in ROLES for field in ("task", "wo_eos", "response_format")},
@@ -91,7 +95,8 @@ def dated(renderer: Any, clock: float | None) -> Any:
 
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
     """The messages from `start` on in the form that formats expect (1). Raises Unrenderable."""
-    calls = [call for message in messages for call in message.get("tool_calls") or ()] if name == GPT_OSS else []
+    calling = messages if name in _NAMES_RESULTS else ()
+    calls = [call for message in calling for call in message.get("tool_calls") or ()]
     names = {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
     return [_renderable(name, message, names) for message in messages[start:]]
 
@@ -101,7 +106,9 @@ def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> M
     if role not in ROLES:
         raise Unrenderable(f"messages of role {role!r} are unknown to the chat format {name}")
     form = {key: value for key, value in message.items() if value is not None}
-    text = joined_text(form.setdefault("content", ""))
+    if name != _INKLING or role != "assistant":
+        form.setdefault("content", "")
+    text = joined_text(form.get("content"))
     if text is not None:
         form["content"] = text
     if role == "developer" and name != GPT_OSS:

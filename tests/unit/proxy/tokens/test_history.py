@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.chat_formats import load
+from tests.chat_formats import extending, load
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
@@ -68,6 +68,25 @@ def test_a_turn_that_is_extended_keeps_what_it_said(models: Path, name: str) -> 
     output = model.vocabulary.encode("Odd.<|im_end|>", add_special_tokens=False)
     messages = [USER, calling(call("a", "cut{")), result("a")]
     assert model.prompt(messages, NO_ARGS, [Candidate(2, lambda: (prompt, output))]).parent == 0
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("glm-4.5", "gemma4")])
+def test_a_result_extends_the_turn_of_its_call(models: Path, name: str) -> None:
+    model, call_id = chat_format(name, models), "functions.find:0"
+    prompt = model.prompt([USER], TOOLS, []).ids
+    output = [*model.vocabulary.encode("One call.", add_special_tokens=False), model.stop_token_ids[0]]
+    messages = [USER, calling(call(call_id)), result(call_id)]
+    candidates = [Candidate(2, lambda: (prompt, output))]
+    extended = model.prompt(messages, TOOLS, candidates, render=extending(model)).ids
+    assert written(model, messages).endswith(
+        model.vocabulary.decode(extended[len(prompt) + len(output) :]).lstrip("\n")
+    )
+
+
+def test_inkling_writes_no_text_of_a_call_without_content(models: Path) -> None:
+    model = chat_format("inkling", models)
+    text = written(model, [USER, calling(call("a")), result("a")])
+    assert "Hello?<|end_message|><|message_model|>find<|content_invoke_tool_json|>" in text
 
 
 @given(
