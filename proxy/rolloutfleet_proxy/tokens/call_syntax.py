@@ -281,13 +281,14 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 
 
 def of_template(template: str, token_of: Callable[[str], Any]) -> Syntax:
-    """The syntax of a model's own template, with the calls of the format whose marks it writes."""
+    """The syntax of a model's own template, with the thoughts and calls whose marks it writes."""
     family = Syntax()
     if _DEEPSEEK_MARKS[0] in template:
         family = _DEEPSEEK
     elif _TOOL_CALL[0] in template and token_of(_TOOL_CALL[0]) is not None:
         family = SYNTAXES["glm-4.5"] if "<arg_key>" in template else _QWEN_XML if "<function=" in template else _HERMES
-    text = Syntax(header=_HERMES.header, answers=(), reasoning_strip="", content_strip="")
+    think = family.think if "<think>" in template else None
+    text = Syntax(header=_HERMES.header, answers=(), think=think, reasoning_strip="", content_strip="")
     return replace(text, marks=family.marks, around=family.around, calls=family.calls)
 
 

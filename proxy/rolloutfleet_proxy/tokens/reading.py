@@ -63,7 +63,9 @@ class ReplyFormat:
 
     def _thinking_in(self, ids: Sequence[int]) -> Thinking:
         tail = self._alphabet.text(ids)
-        opened, closed = map(tail.rfind, self._written.think or ("\0", "\0"))
+        # A template of which no answer's mark is known may have users' words in it, but never at its end.
+        find: Callable[[str], int] = tail.rfind if self._begins else tail.rstrip().endswith
+        opened, closed = map(find, self._written.think or ("\0", "\0"))
         return "free" if opened == closed else "open" if opened > closed else "closed"
 
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:

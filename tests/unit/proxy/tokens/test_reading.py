@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.chat_formats import load
 from tests.unit.proxy.dialects.conversations import parts_of as in_order
 from tests.unit.proxy.tokens.models.families import (
     FAMILIES,
@@ -22,6 +24,7 @@ from tests.unit.proxy.tokens.models.families import (
     chat_format,
     shipped,
     without_byte_decoder,
+    write_model,
 )
 
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
@@ -400,3 +403,31 @@ def test_a_vocabulary_that_cannot_be_read_by_bytes_is_streamed_at_the_end(tmp_pa
     sent, message = streamed(model, [], [[token_id] for token_id in output])
     assert flatten(sent[:-1]) == []
     assert joined(sent[-1])["content"] == message["content"] == "Hello there."
+
+
+LOOP = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+HEAD = "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '<think>\n' if thinks }}{% endif %}"
+ASKING = "Explain the <think> tag."
+
+
+@pytest.mark.parametrize("spelled", [True, False], ids=["text", "token"])
+@pytest.mark.parametrize(
+    ("head", "kwargs", "written", "reasoning", "content"),
+    [
+        (HEAD, {}, "Fine.", None, "Fine."),
+        (HEAD, {}, "<think>So.</think>Fine.", "So.", "Fine."),
+        (HEAD, {"thinks": True}, "So.</think>Fine.", "So.", "Fine."),
+        (HEAD.replace("think>", "thought>"), {}, "<think>So.</think>Fine.", None, "<think>So.</think>Fine."),
+    ],
+    ids=["no thought", "a thought", "an open thought", "no marks of thoughts"],
+)
+def test_a_users_words_open_no_thought_of_a_models_own_template(
+    tmp_path: Path, spelled: bool, head: str, kwargs: dict[str, Any], written: str, reasoning: str | None, content: str
+) -> None:
+    family = FAMILIES["qwen3"]
+    directory = write_model(tmp_path, replace(family, plain=()) if spelled else family)
+    (directory / "chat_template.jinja").write_text(LOOP + head)
+    model, args = load(directory), TemplateArgs(kwargs=kwargs)
+    prompt = model.prompt([{"role": "user", "content": ASKING}], args, []).ids
+    message = model.reader(prompt, args, seed=b"a").read(model.vocabulary.encode(f"{written}<|im_end|>")).message
+    assert (message.get("reasoning_content"), message["content"]) == (reasoning, content)
