@@ -229,9 +229,9 @@ class ChatFormat:
                 said = f"drops what {place} says: say it in the first message, or as a user"
                 raise Unrenderable(f"the chat format {self.name} {said}", param=f"{place}.content")
 
-    def _written(self, messages: list[Message]) -> str | None:
+    def _written(self, messages: Sequence[Message], args: TemplateArgs = NO_ARGS) -> str | None:
         try:
-            return self.vocabulary.decode(self.full(messages, NO_ARGS))
+            return self.vocabulary.decode(self.full(list(messages), args))
         except Unrenderable:
             return None
 

@@ -20,6 +20,8 @@ long conversation, which would hold up the prompts of others meanwhile, only `me
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, Space, TemplateArgs, Write
@@ -59,14 +61,17 @@ def _calling(content: str, *call_ids: str) -> list[Message]:
     return [{"role": "assistant", "content": content, "tool_calls": calls}, *results]
 
 
-def support_of(write: Write, *, kinds: Sequence[str] = ("system",)) -> Support:
-    """The messages that a format can hold, system messages in each of these roles."""
+def support_of(prompt: Prompts, *, kinds: Sequence[str] = ("system",)) -> Support:
+    """The messages that a format can hold, with tools or without, system messages in each of these roles. `prompt` is
+    text."""
+    write = partial(prompt, args=NO_ARGS)
+    told = [write] if prompt([_USER], _ARGS) is None else [write, partial(prompt, args=_ARGS)]
 
     def holds(*roles: str) -> bool:
         said = list(zip(roles, _WORDS, strict=False))
         return all(
-            _in_order(write, [{"role": kind if role == "system" else role, "content": word} for role, word in said])
-            for kind in kinds
+            _in_order(each, [{"role": kind if role == "system" else role, "content": word} for role, word in said])
+            for kind, each in product(kinds, told)
         )
 
     called = [_USER, *_calling(_SAID, _ONE), _ANSWER, _MORE]

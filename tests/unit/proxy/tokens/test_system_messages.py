@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.chat_formats import load
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format, write_model
+from tests.unit.proxy.tokens.models.measuring import TOOLS
 
-from rolloutfleet_proxy.domain.messages import NO_ARGS, Message
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens.history import Support, adapted
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
@@ -25,8 +26,8 @@ def said(*said: tuple[str, str]) -> list[Message]:
     return [{"role": role, "content": text} for role, text in said]
 
 
-def written(model: ChatFormat, messages: list[Message]) -> str:
-    return model.vocabulary.decode(model.prompt(messages, NO_ARGS, []).ids)
+def written(model: ChatFormat, messages: list[Message], args: TemplateArgs = NO_ARGS) -> str:
+    return model.vocabulary.decode(model.prompt(messages, args, []).ids)
 
 
 def in_order(text: str, messages: list[Message]) -> None:
@@ -44,10 +45,13 @@ LATER: list[Message] = [
 ]
 
 
+@pytest.mark.parametrize("args", [NO_ARGS, TemplateArgs(TOOLS)], ids=["plain", "with tools"])
 @pytest.mark.parametrize("messages", [CLAUDE_CODE, CODEX, LATER], ids=["claude code", "codex", "later"])
 @pytest.mark.parametrize("name", ALL)
-def test_every_message_reaches_the_prompt_in_its_own_place(models: Path, name: str, messages: list[Message]) -> None:
-    in_order(written(chat_format(name, models), messages), messages)
+def test_every_message_reaches_the_prompt_in_its_own_place(
+    models: Path, name: str, messages: list[Message], args: TemplateArgs
+) -> None:
+    in_order(written(chat_format(name, models), messages, args), messages)
 
 
 @pytest.mark.parametrize("name", ALL)
