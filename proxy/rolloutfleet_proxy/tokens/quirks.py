@@ -33,13 +33,12 @@ from rolloutfleet_proxy.tokens.model_files import TemplateRefusal
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 GPT_OSS: Final = "gpt-oss"
-"""The one that knows developers, and encodes text as text."""
+"""The one that encodes text as text, and moves the first message of role `system` to the front: later ones are
+`developer`, which it writes alike."""
 _INKLING: Final = "inkling"
 """The one that writes empty content as a text of its own, and no content as nothing."""
 _NAMES_RESULTS: Final = frozenset({GPT_OSS, _INKLING})
 """Formats that need the names of tools beside results."""
-SYSTEM_ROLES: Final[Mapping[str, tuple[str, ...]]] = {GPT_OSS: ("system", "developer")}
-"""The roles of system messages that a format tells apart; of others it is `system` alone."""
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 """Formats that write of a call's function no more than its id."""
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
@@ -98,10 +97,10 @@ def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[M
     calling = messages if name in _NAMES_RESULTS else ()
     calls = [call for message in calling for call in message.get("tool_calls") or ()]
     names = {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
-    return [_renderable(name, message, names) for message in messages[start:]]
+    return [_renderable(name, index, message, names) for index, message in enumerate(messages[start:], start)]
 
 
-def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> Message:
+def _renderable(name: str, index: int, message: Message, tool_names: Mapping[str, str]) -> Message:
     role = message.get("role")
     if role not in ROLES:
         raise Unrenderable(f"messages of role {role!r} are unknown to the chat format {name}")
@@ -111,8 +110,8 @@ def _renderable(name: str, message: Message, tool_names: Mapping[str, str]) -> M
     text = joined_text(form.get("content"))
     if text is not None:
         form["content"] = text
-    if role == "developer" and name != GPT_OSS:
-        form["role"] = "system"
+    if role in ("system", "developer"):
+        form["role"] = "developer" if name == GPT_OSS and index else "system"
     if role == "assistant" and not form.get("reasoning_content") and form.get("reasoning"):
         form["reasoning_content"] = form["reasoning"]
     if role == "tool" and not form.get("name") and message.get("tool_call_id") in tool_names:

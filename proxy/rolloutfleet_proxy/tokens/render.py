@@ -124,7 +124,7 @@ class ChatFormat:
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
         self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
         """Of a format whose tools are written here."""
-        self._support = support.support_of(self._written, kinds=quirks.SYSTEM_ROLES.get(renderer, ("system",)))
+        self._support = support.support_of(self._written)
         self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
         """Whether tools, or their calls or results, may be missing in what is written."""

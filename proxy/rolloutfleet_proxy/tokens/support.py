@@ -20,8 +20,6 @@ long conversation, which would hold up the prompts of others meanwhile, only `me
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import product
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, Space, TemplateArgs, Write
@@ -61,18 +59,13 @@ def _calling(content: str, *call_ids: str) -> list[Message]:
     return [{"role": "assistant", "content": content, "tool_calls": calls}, *results]
 
 
-def support_of(prompt: Prompts, *, kinds: Sequence[str] = ("system",)) -> Support:
-    """The messages that a format can hold, with tools or without, system messages in each of these roles. `prompt` is
-    text."""
-    write = partial(prompt, args=NO_ARGS)
-    told = [write] if prompt([_USER], _ARGS) is None else [write, partial(prompt, args=_ARGS)]
+def support_of(prompt: Prompts) -> Support:
+    """The messages that a format can hold, with tools or without. `prompt` is text."""
+    told = [NO_ARGS] if prompt([_USER], _ARGS) is None else [NO_ARGS, _ARGS]
 
     def holds(*roles: str) -> bool:
-        said = list(zip(roles, _WORDS, strict=False))
-        return all(
-            _in_order(each, [{"role": kind if role == "system" else role, "content": word} for role, word in said])
-            for kind, each in product(kinds, told)
-        )
+        said = [{"role": role, "content": word} for role, word in zip(roles, _WORDS, strict=False)]
+        return all(_in_order(prompt, said, args) for args in told)
 
     called = [_USER, *_calling(_SAID, _ONE), _ANSWER, _MORE]
     plain = [_USER, {"role": "assistant", "content": _SAID}, _ANSWER, _MORE]
@@ -81,13 +74,13 @@ def support_of(prompt: Prompts, *, kinds: Sequence[str] = ("system",)) -> Suppor
         leading=holds("system", "system", "user"),
         later=holds("system", "user", "system", "assistant", "system", "user", "system"),
         # Of a format that doesn't write the plain ones, such a conversation shows nothing.
-        text_with_calls=_in_order(write, called) or not _in_order(write, plain),
+        text_with_calls=_in_order(prompt, called) or not _in_order(prompt, plain),
     )
 
 
-def _in_order(write: Write, messages: Sequence[Message]) -> bool:
+def _in_order(prompt: Prompts, messages: Sequence[Message], args: TemplateArgs = NO_ARGS) -> bool:
     """Whether what is said in messages, results of tools left out, is written in its order."""
-    text = write(list(messages)) or ""
+    text = prompt(messages, args) or ""
     places = [text.find(each["content"]) for each in messages if each["role"] != "tool"]
     return -1 not in places and places == sorted(places)
 

@@ -37,6 +37,7 @@ def in_order(text: str, messages: list[Message]) -> None:
 
 CLAUDE_CODE = said(("system", "You are alpha."), ("user", "Say bravo."), ("system", "Know charlie."))
 CODEX = said(("developer", "Be alpha."), ("developer", "Be bravo."), ("user", "Say charlie."), ("user", "And delta."))
+USER_FIRST = said(("user", "Say alpha."), ("system", "Know bravo."))
 LATER: list[Message] = [
     *CLAUDE_CODE,
     {"role": "assistant", "content": "", "tool_calls": [CALL]},
@@ -46,7 +47,9 @@ LATER: list[Message] = [
 
 
 @pytest.mark.parametrize("args", [NO_ARGS, TemplateArgs(TOOLS)], ids=["plain", "with tools"])
-@pytest.mark.parametrize("messages", [CLAUDE_CODE, CODEX, LATER], ids=["claude code", "codex", "later"])
+@pytest.mark.parametrize(
+    "messages", [CLAUDE_CODE, CODEX, USER_FIRST, LATER], ids=["claude code", "codex", "user first", "later"]
+)
 @pytest.mark.parametrize("name", ALL)
 def test_every_message_reaches_the_prompt_in_its_own_place(
     models: Path, name: str, messages: list[Message], args: TemplateArgs
