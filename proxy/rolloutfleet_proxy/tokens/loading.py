@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from renderers.base import MODEL_RENDERER_MAP
 
-from rolloutfleet_proxy.domain.messages import Message, TemplateArgs
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
@@ -50,10 +50,10 @@ class ModelSource(Struct, frozen=True):
     def load(self, *, token: str | None = None) -> ChatFormat:
         """The chat format. `token` is the hub's; a model that was fetched before needs none.
 
-        The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config;
-        else the one for the name of the `model` that is served, or for its model type, if that writes what the model's
-        own chat template writes; else that template itself, with its turns rendered anew each time and found again by
-        comparing tokens.
+        The renderer is the one named; else the one that `renderers` has for the source's name, or that in its config,
+        unless it leaves out a thought that the model's own chat template has replies begin in; else the one for the
+        name of the `model` that is served, or for its model type, if that writes what that template writes; else the
+        template itself, with its turns rendered anew each time and found again by comparing tokens.
 
         Raises ModelUnreadable.
         """
@@ -68,8 +68,11 @@ class ModelSource(Struct, frozen=True):
         named = (MODEL_RENDERER_MAP[name] for name in files.names if name in MODEL_RENDERER_MAP)
         guesses = (MODEL_RENDERER_MAP.get(self.model or ""), _RENDERER_OF_MODEL_TYPE.get(files.model_type or ""))
         try:
-            if known := self.renderer or next(named, None):
-                return chat_format(known)
+            if self.renderer:
+                return chat_format(self.renderer)
+            for known in map(chat_format, named):
+                if not _lacks_thought(known):
+                    return known
             for guessed in filter(None, guesses):
                 if found := _if_it_agrees(chat_format, guessed, vocabulary):
                     return found
@@ -84,6 +87,18 @@ class ModelSource(Struct, frozen=True):
             return chat_format("default")
         except Unrenderable as error:
             raise ModelUnreadable(str(error)) from error
+
+
+def _lacks_thought(found: ChatFormat) -> bool:
+    """Whether the model's own template has a reply begin in a thought, and the format doesn't."""
+    messages: list[Message] = [{"role": "user", "content": "Hello?"}]
+    template = found.vocabulary.files.template
+    try:
+        own = template.render(messages, add_generation_prompt=True) if template else ""
+    except ValueError:
+        return False
+    written = found.vocabulary.decode(found.full(messages, NO_ARGS))
+    return own.rstrip().endswith("<think>") and not written.rstrip().endswith("<think>")
 
 
 def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocabulary: Vocabulary) -> ChatFormat | None:

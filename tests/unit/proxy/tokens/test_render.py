@@ -384,6 +384,19 @@ class TestLoading:
         config = {"_name_or_path": "meta-llama/Llama-3.2-1B-Instruct"}
         assert load(write_model(tmp_path / "m", FAMILIES["llama-3"], config=config)).name == "llama-3"
 
+    @pytest.mark.parametrize(("thought", "name"), [("<think>\n", "default"), ("", "qwen3")])
+    def test_its_own_template_decides_whether_replies_begin_in_a_thought(
+        self, tmp_path: Path, thought: str, name: str
+    ) -> None:
+        config = {"_name_or_path": "Qwen/Qwen3-4B-Thinking-2507", "model_type": "qwen3"}
+        directory = write_model(tmp_path / "m", FAMILIES["qwen3"], config=config)
+        source = TEMPLATE.replace("assistant: ", f"assistant\n{thought}")
+        (directory / "chat_template.jinja").write_text(source)
+        model = load(directory)
+        assert model.name == name
+        text = model.vocabulary.decode(model.prompt([user("Hello?")], NO_ARGS, []).ids)
+        assert text.endswith(f"<|im_start|>assistant\n{thought}")
+
     def test_its_own_template_decides_where_it_differs(self, tmp_path: Path) -> None:
         directory = write_model(tmp_path / "m", FAMILIES["qwen3"], config={"model_type": "qwen3"})
         (directory / "chat_template.jinja").write_text(TEMPLATE)
