@@ -66,8 +66,8 @@ class Syntax:
     answers: tuple[str, ...] | None = None
     """The marks behind which an answer begins, where these are others than that of `header`; a vocabulary has the first
     of them at least."""
-    turn_end: str = ""
-    """The one end token that the bridge of `renderers` goes on from, where it refuses others."""
+    same_ends: tuple[str, ...] = ()
+    """End tokens of a turn, where the bridge of `renderers` goes on from the first alone."""
     marks: tuple[str, ...] = ()
     """What calls are written with, where these are tokens. Spelled out they are text."""
 
@@ -233,7 +233,7 @@ _LLAMA = Syntax(
 _GEMMA = Syntax(
     answers=("<|turn>", "<tool_response|>"),
     header="<|turn>model\n",
-    turn_end="<turn|>",
+    same_ends=("<turn|>", "<eos>"),
     marks=("<|tool_call>", "<tool_call|>", '<|"|>'),
     think=("<|channel>", "<channel|>"),
     label="thought\n",

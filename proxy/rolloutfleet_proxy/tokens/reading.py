@@ -54,6 +54,9 @@ class ReplyFormat:
         self._tagged = lru_cache(None)(self._tagged_for)
         self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
         self._thinking = lru_cache(_CACHED)(self._thinking_in)
+        self._thought_end = vocabulary.encode((self.syntax.think or ("", ""))[1])
+        same = list(map(convert, self.syntax.same_ends))
+        self._same_end = dict.fromkeys(same, *same[:1])
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
@@ -76,6 +79,17 @@ class ReplyFormat:
         """
         parser = partial(self._parser, prompt_ids[-_TAIL_TOKENS:], tools or (), thinks)
         return Reader(self._alphabet, parser, self.syntax, seed)
+
+    def with_thought_ended(self, output: list[int]) -> list[int]:
+        """A reply whose last token ends its turn, with a thought ended before that, for a bridge that refused it.
+
+        The bridges of `renderers` 0.1.12 refuse a reply that ends its turn in an open thought, GLM-4.5's also one that
+        has none, and Gemma 4's one of its end tokens. Most formats drop reasoning where they render it anew, so the
+        next turn would begin a branch. What a format writes behind an end token is the same whether a thought before it
+        was ended or not. So only what the bridge adds is taken: to the prompt nothing is added that the model did not
+        sample.
+        """
+        return [*output[:-1], *self._thought_end, self._same_end.get(output[-1], output[-1])]
 
     def _tail(self, prompt_ids: Sequence[int]) -> str:
         return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
@@ -112,23 +126,6 @@ class Reader:
         growing = GrowingReply(self, stops=() if stop is None else (stop,))
         growing.feed(output_ids)
         return growing.whole(stop)
-
-    def with_thought_ended(self, output_ids: Sequence[int], packed: list[int]) -> list[int] | None:
-        """A reply's packed ids, whose last ends its turn, with the thought ended before that; None where none is open.
-
-        The bridges of `renderers` 0.1.12 refuse a reply that ends its turn in an open thought, and most formats drop
-        its reasoning where they render it anew, so the next turn would begin a branch. What a format writes behind an
-        end token is the same whether a thought before it was ended or not. So the bridge is shown the reply as if it
-        were, and only what it adds is taken: to the prompt nothing is added that the model did not sample.
-        """
-        text, parser = ReplyText(self.alphabet), self.parser()
-        parser.feed(text.feed(output_ids) + text.finish())
-        parser.finish()
-        if parser.within != "reasoning":
-            return None
-        vocabulary, (_, mark) = self.alphabet.vocabulary, self.syntax.think or ("", "")
-        end = vocabulary.encode(self.syntax.turn_end) or packed[-1:]
-        return [*packed[:-1], *vocabulary.encode(mark), *end]
 
 
 class GrowingReply:

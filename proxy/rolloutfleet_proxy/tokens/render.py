@@ -264,8 +264,7 @@ class ChatFormat:
             bridge = partial(renderer.bridge_to_next_turn, new_messages=messages, tools=self._tools(args))
             added = _bridged(bridge, tail, packed)
             if added is None and packed and packed[-1] in self.stop_token_ids:
-                ended = self.reader(tail, args, seed=b"").with_thought_ended(output, packed)
-                added = ended and _bridged(bridge, tail, ended)
+                added = _bridged(bridge, tail, self._replies.with_thought_ended(packed))
         except _REFUSALS:
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)
