@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
 from rolloutfleet_proxy.tokens import call_reading as forms
+from rolloutfleet_proxy.tokens.model_files import ChatTemplate
 
 WRITABLE_NAME: Final = re.compile(r"[^\s\x00-\x1f<>{}\"\\:]{1,256}")
 """Names that every format can write."""
@@ -280,16 +281,37 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 }
 
 
-def of_template(template: str, token_of: Callable[[str], Any]) -> Syntax:
+def of_template(template: ChatTemplate | None, token_of: Callable[[str], Any]) -> Syntax:
     """The syntax of a model's own template, with the thoughts and calls whose marks it writes."""
-    family = Syntax()
-    if _DEEPSEEK_MARKS[0] in template:
+    family, source = Syntax(), template.source if template else ""
+    if _DEEPSEEK_MARKS[0] in source:
         family = _DEEPSEEK
-    elif _TOOL_CALL[0] in template and token_of(_TOOL_CALL[0]) is not None:
-        family = SYNTAXES["glm-4.5"] if "<arg_key>" in template else _QWEN_XML if "<function=" in template else _HERMES
-    think = family.think if "<think>" in template else None
-    text = Syntax(header=_HERMES.header, answers=(), think=think, reasoning_strip="", content_strip="")
-    return replace(text, marks=family.marks, around=family.around, calls=family.calls)
+    elif _TOOL_CALL[0] in source and token_of(_TOOL_CALL[0]) is not None:
+        family = SYNTAXES["glm-4.5"] if "<arg_key>" in source else _QWEN_XML if "<function=" in source else _HERMES
+    return Syntax(
+        header=_HERMES.header,
+        answers=(),
+        think=family.think if "<think>" in source else None,
+        reasoning_strip="",
+        content_strip="",
+        before_calls=_written_before_calls(template, family.around) if template and family.calls else "",
+        marks=family.marks,
+        around=family.around,
+        calls=family.calls,
+    )
+
+
+def _written_before_calls(template: ChatTemplate, around: Around) -> str:
+    """The white space that a template writes between an assistant's text and its first call."""
+    function = {"name": "w62rd", "arguments": {"w63rd": 1}}
+    call = {"id": "w64rd0000", "type": "function", "function": function}
+    said = {"role": "assistant", "content": "w61rd", "tool_calls": [call]}
+    try:
+        text = template.render([{"role": "user", "content": "w60rd"}, said])
+    except ValueError:
+        return ""
+    space = text.partition("w61rd")[2].partition((around.begin or around.opening).strip())[0]
+    return space if space.isspace() else ""
 
 
 def rewritten(description: Any, text: Callable[[str], str]) -> Any:

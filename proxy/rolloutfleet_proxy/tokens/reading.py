@@ -45,7 +45,7 @@ class ReplyFormat:
         """`ends` are the tokens that end a reply."""
         self._name = name
         convert = vocabulary.convert_tokens_to_ids
-        self.syntax = SYNTAXES.get(name) or of_template(vocabulary.chat_template or "", convert)
+        self.syntax = SYNTAXES.get(name) or of_template(vocabulary.files.template, convert)
         around = [*(self.syntax.think or ()), *MARK.findall(self.syntax.header), *self.syntax.begins]
         ends = [each for each in ends if name != "gpt-oss" or each != convert("<|call|>")]
         dropped = map(convert, vocabulary.all_special_tokens) if name == "default" else ()

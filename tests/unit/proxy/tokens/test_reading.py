@@ -31,7 +31,7 @@ from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
 from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
-from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.reply_text import ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
@@ -403,6 +403,32 @@ def test_a_vocabulary_that_cannot_be_read_by_bytes_is_streamed_at_the_end(tmp_pa
     sent, message = streamed(model, [], [[token_id] for token_id in output])
     assert flatten(sent[:-1]) == []
     assert joined(sent[-1])["content"] == message["content"] == "Hello there."
+
+
+CALLING = """
+{%- for m in messages %}{{ '<|im_start|>' + m.role }}{{ '\n' + m.content if m.content }}
+{%- for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' }}
+{{- c.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+"""As Qwen2.5's."""
+
+
+@pytest.mark.parametrize(("text", "content"), [("Look.\n", "Look."), ("Look.\n\n", "Look.\n"), ("", None)])
+def test_a_call_behind_text_comes_out_as_a_models_own_template_writes_it(
+    tmp_path: Path, text: str, content: str | None
+) -> None:
+    directory = write_model(tmp_path, FAMILIES["qwen3"])
+    (directory / "chat_template.jinja").write_text(CALLING)
+    model = load(directory)
+    prompt = model.prompt([{"role": "user", "content": "?"}], NO_ARGS, []).ids
+    written = f'{text}<tool_call>\n{{"name": "find", "arguments": {{"q": "x"}}}}\n</tool_call><|im_end|>'
+    output = model.vocabulary.encode(written)
+    message = model.reader(prompt, TOLD, seed=b"a").read(output).message
+    assert message["content"] == content
+    found = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "R"}
+    messages = [{"role": "user", "content": "?"}, message, found]
+    parent = Candidate(2, lambda: (prompt, output))
+    assert model.prompt(messages, NO_ARGS, [parent]).parent == 0
 
 
 LOOP = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
