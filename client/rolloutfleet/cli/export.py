@@ -21,7 +21,7 @@ from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
 from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder, sync
-from rolloutfleet.files.forms import FileForm, MissingLibrary, check_form
+from rolloutfleet.files.forms import FileForm, MissingLibrary, PartFull, check_form
 from rolloutfleet.files.writing import Progress as Done
 from rolloutfleet.files.writing import Summary, export_to
 from rolloutfleet.fleet import Fleet, FleetError, Whereabouts
@@ -270,7 +270,7 @@ def export_files(where: Whereabouts, form: FileForm, output: Path, *, part_bytes
             summary = export_to(fleet, folder, part_bytes=part_bytes, tell=tell, page=PAGE, **wanted)
     except (MissingLibrary, FolderInUse, WrongFolder, BadArgument) as error:
         raise wrong(str(error)) from None
-    except FleetError as error:
+    except (FleetError, PartFull) as error:
         raise failed(f"{error}; what is finished stays in {output}, run it again for the rest") from None
     except OSError as error:
         why = error.strerror or str(error)

@@ -69,7 +69,7 @@ class Part:
         return self._writer.written
 
     def add(self, trajectory: Trajectory) -> None:
-        """Raises OSError."""
+        """Raises PartFull, OSError."""
         self._writer.add(trajectory)
         self.trajectories.append(InFile(trajectory.trajectory_id, trajectory.lease_id))
 

@@ -65,6 +65,8 @@ ROW_GROUP_BYTES: Final = 8 * 2**20
 """Of a parquet file; what is buffered before it is compressed and written."""
 RECORD_BYTES: Final = 512
 """Counted for what a record holds beside tensors and messages."""
+HEADER_BYTES: Final = 99_000_000
+"""What trajectories may take of a safetensors header: readers accept 100 MB, and the tensors are named there, too."""
 PYARROW_MISSING: Final = "writing parquet takes pyarrow: pip install pyarrow"
 
 
@@ -84,6 +86,10 @@ class MissingLibrary(Exception):
     """A form needs a library that is not installed or can't be used; the message says what to do."""
 
 
+class PartFull(Exception):
+    """A trajectory has no room in this part; in an empty one, in none of its form. The message says what to do then."""
+
+
 class PartWriter(ABC):
     """Writes one file."""
 
@@ -92,7 +98,8 @@ class PartWriter(ABC):
     _out: Any
 
     @abstractmethod
-    def add(self, trajectory: Trajectory) -> None: ...
+    def add(self, trajectory: Trajectory) -> None:
+        """Raises PartFull, and then the part is as it was; OSError."""
 
     def close(self) -> None:
         """All of it is in the file, though perhaps not yet on disk."""
@@ -202,9 +209,19 @@ class SafetensorsWriter(PartWriter):
         self._turn_rewards: list[float] = []
         self._turn_rewarded = bytearray()
         self._described: list[str] = []
+        self._header_bytes = 0
         self._run = self._version = 0
 
     def add(self, trajectory: Trajectory) -> None:
+        described = _described(trajectory)
+        # Metadata is a JSON string: JSON within JSON.
+        header_bytes = self._header_bytes + len(json.dumps(described, ensure_ascii=False).encode())
+        if header_bytes > HEADER_BYTES:
+            raise PartFull(
+                f"the messages of trajectory {trajectory.trajectory_id} don't fit in a safetensors header (100 MB); "
+                "write parquet or jsonl, or leave out --include"
+            )
+        self._header_bytes = header_bytes
         turns_before = len(self._turn_rewards)
         for row in trajectory.rows:
             for name, kind in TYPES.items():
@@ -219,8 +236,8 @@ class SafetensorsWriter(PartWriter):
         for turn in trajectory.turns:
             self._turn_rewards.append(turn.reward or 0.0)
             self._turn_rewarded.append(turn.reward is not None)
-        self._described.append(_described(trajectory))
-        self.written += len(self._described[-1]) + RECORD_BYTES
+        self._described.append(described)
+        self.written += len(described) + RECORD_BYTES
         self._run, self._version = max(self._run, trajectory.run), max(self._version, trajectory.version)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from rolloutfleet.files.folder import ExportFolder, InFile, Part, Taken
+from rolloutfleet.files.forms import PartFull
 from rolloutfleet.fleet import Export, Fleet
 from rolloutfleet.fleet.exceptions import Conflict, Gone, LeaseLost, NotKnown
 
@@ -54,7 +55,8 @@ def export_to(
 ) -> Summary:
     """Write what is ready now, part by part: all of it, or `most` and the rest of their last group.
 
-    `wanted` is what Fleet.export takes. Raises FleetError, OSError.
+    `wanted` is what Fleet.export takes. Raises FleetError, OSError, and PartFull for a trajectory that no part has room
+    for.
 
     After a run that was killed, its unfinished leases are given back first. What it had leased in its very last moment
     is waited for, until those leases end.
@@ -133,7 +135,14 @@ class _Run:
                     if leases.keys() != noted:
                         self._folder.hold(leases)
                         noted = set(leases)
-                    part.add(trajectory)
+                    try:
+                        part.add(trajectory)
+                    except PartFull:
+                        if not part.trajectories:
+                            raise
+                        self._finish(export, part)
+                        part = self._folder.begin()
+                        part.add(trajectory)
                     self._count(trajectory.session_id, trajectory.tokens)
                     if part.written >= self._part_bytes:
                         self._finish(export, part)
