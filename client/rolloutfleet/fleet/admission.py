@@ -157,7 +157,7 @@ class Admission:
             listed = {shown.session_id: shown async for shown in self._listed(ordinal)}
             for name in self.slots.sessions(ordinal):
                 if name not in listed:
-                    await self._poll_session(name)
+                    await self.poll_session(name)
                 elif listed[name].state != OPEN:
                     self._ended(listed[name])
             self.slots.mark(ordinal, lost=False)
@@ -176,8 +176,8 @@ class Admission:
             for shown in page.sessions:
                 yield shown
 
-    async def _poll_session(self, name: str) -> None:
-        """One that is not listed: its rows are gone, or were just made."""
+    async def poll_session(self, name: str) -> None:
+        """Find out what became of one: of those that are not listed the rows are gone, or were just made."""
         try:
             shown = await self._proxies.call("GET", f"/sessions/{name}", SessionStatus, patience=0.0)
         except (Gone, NotKnown) as error:

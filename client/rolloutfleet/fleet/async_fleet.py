@@ -214,7 +214,12 @@ class AsyncFleet(FleetBase):
 
     async def _close(self, name: str, asked: wire.CloseSession) -> str | None:
         done = await self._of_session("POST", name, "/close", wire.Closed, body=asked)
-        self._slots.ended(name, left=[done.trajectory_id] if done.trajectory_id else [])
+        if done.trajectory_id is None and self._admission is not None and self._slots.seems_empty(name):
+            # Somebody else may have rewarded it, and so made a trajectory of its turns. Who waits for room asks again.
+            with suppress(FleetError):
+                await self._admission.poll_session(name)
+        else:
+            self._slots.ended(name, left=[done.trajectory_id] if done.trajectory_id else [])
         return done.trajectory_id
 
     async def delete(self, session: Named) -> None:

@@ -73,6 +73,11 @@ class BudgetSlots:
         """How many have ended and left something to train on."""
         return sum(known.slot is Slot.ACCEPTED for known in self._known.values())
 
+    def seems_empty(self, session_id: str) -> bool:
+        """True of one that holds a slot, and of which no trajectory has been seen."""
+        known = self._known.get(session_id)
+        return known is not None and not known.left
+
     def started(self, session_ids: Iterable[str], *, ordinal: int | None) -> None:
         """Sessions whose places the manager has as submitted already."""
         if self._manager is not None:

@@ -115,6 +115,18 @@ async def test_sessions_that_ended_unseen_are_found(here: Whereabouts) -> None:
             await session.delete()
 
 
+async def test_a_session_that_somebody_else_rewarded_keeps_its_place_when_it_is_closed(here: Whereabouts) -> None:
+    counts = budget()
+    async with of(here, counts) as fleet, AsyncFleet(here) as other:
+        async with await fleet.start_session() as session:
+            await talk(session)
+            await other.reward(session, 1.0)
+        assert (counts.accepted, counts.rejected, counts.running) == (1, 0, 0)
+        async with fleet.export(session_ids=[session]) as export:
+            assert len([each async for each in export]) == 1
+        assert fleet._slots.sessions() == [], "all of it is trained"
+
+
 @pytest.mark.parametrize("as_", ["tensors", "shards"])
 async def test_too_old_is_dropped_and_its_place_given_back(
     here: Whereabouts, as_: Literal["tensors", "shards"]
