@@ -10,6 +10,7 @@ HTTP/1.1 takes any number (RFC 9110, section 15.2). One of HTTP/1.0 knows none, 
 """
 
 import asyncio
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
@@ -52,6 +53,8 @@ class HttpProtocol(BoundedProtocol):
         """The client has left, as far as the app is told."""
         self._half_closed = False
         """The client has closed its sending side, and is answered."""
+        self._waits_from = math.inf
+        """By the loop's clock, when one that has left would have been told apart by a reset."""
         self._emptying: asyncio.Future[bool] | None = None
         """Somebody waits until all that was written has left."""
 
@@ -76,6 +79,7 @@ class HttpProtocol(BoundedProtocol):
         self._half_closed = True
         if not answering.response_started:
             self.transport.write(_INTERIM)
+            self._waits_from = self.loop.time() + RESET_INTERVAL
         self.loop.call_soon(self._look_whether_reset)
         return True
 
@@ -127,7 +131,8 @@ class HttpProtocol(BoundedProtocol):
     def closed(self) -> bool:
         """Look whether the client has closed the connection. Whoever answers is told now, as if the loop had read of
         it. What was written to a client that still reads is not kept from it."""
-        if not self._lost and has_ended(self.transport):
+        has_left = has_ended if self.loop.time() < self._waits_from else was_reset
+        if not self._lost and has_left(self.transport):
             self.transport.close()
             self._lose()
         return self._lost

@@ -7,6 +7,7 @@ import uvicorn
 from tests.unit.raw_client import Client
 
 from rolloutfleet_proxy.http.connections import Connections
+from rolloutfleet_proxy.http.departures import Closed, closed_of
 from rolloutfleet_proxy.http.headers import settle
 from rolloutfleet_proxy.http.last_bytes import emptied_of
 from rolloutfleet_proxy.http.protocol import HttpProtocol
@@ -27,11 +28,13 @@ class App:
         self.asked: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
         self.left = 0
+        self.closed: Closed = lambda: False
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.has_left: asyncio.Queue[bool] = asyncio.Queue()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.closed = closed_of(scope)
         self.begun.set()
         settle(scope, lambda voucher, key: voucher == "a peer's")
         if scope["path"].endswith("held"):

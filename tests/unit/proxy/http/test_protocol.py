@@ -386,6 +386,16 @@ async def test_a_half_closed_client_is_answered(server: Server, asked: bytes) ->
     assert said[-1].endswith(b"ok")
 
 
+async def test_a_half_closed_client_is_answered_though_somebody_looks_whether_it_has_left(server: Server) -> None:
+    client = await server.connect(HELD)
+    await server.app.begun.wait()
+    client.half_close()
+    await asyncio.sleep(A_LOOK)
+    assert not server.app.closed()
+    server.app.go_on.set()
+    assert (await client.rest()).endswith(b"ok")
+
+
 async def test_a_client_that_left_before_its_answer_has_begun_is_seen_to_leave(server: Server) -> None:
     client = await server.connect(HELD)
     await server.app.begun.wait()
