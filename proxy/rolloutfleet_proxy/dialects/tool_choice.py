@@ -41,9 +41,11 @@ def names_of(tools: list[Tool]) -> set[str]:
 def chosen(tools: list[Tool], mode: str, names: frozenset[str] | None, *, single: str | None) -> Choice:
     """The choice of one of the modes above, and of the declared functions that it leaves, None for all. `single` is the
     field that allows one call at the most, if one does."""
-    if mode == NONE or not tools:
+    if mode == NONE:
         return Choice()
     required = mode == REQUIRED
+    if not tools:
+        return Choice(required=required, wishes=("tool_choice",) if required else ())
     one = () if single is None else (single,)
     choice = () if mode == AUTO and names is None else ("tool_choice",)
     if not choice and not one:

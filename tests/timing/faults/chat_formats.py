@@ -145,8 +145,8 @@ CHAT_FORMATS = [
         "tools-are-told-where-no-call-is-wanted",
         Promise.READING,
         PROXY,
-        "if mode == NONE or not tools:",
-        "if not tools:",
+        "    if mode == NONE:\n        return Choice()\n",
+        "",
         ("unit/proxy/dialects/openai_chat/test_request.py",),
     ),
     Fault(

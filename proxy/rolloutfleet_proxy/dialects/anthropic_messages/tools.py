@@ -69,8 +69,6 @@ def choice_of(tool_choice: dict[str, Any] | None, tools: list[Tool], notes: Note
         raise InvalidParameter("tool_choice.type", "It is auto, any, tool or none.")
     if not isinstance(single, bool | None):
         raise InvalidParameter(SINGLE, "It is true or false.")
-    if kind == "any" and not tools:
-        notes.ignored.append("tool_choice")
     names = frozenset([_declared(tool_choice, tools)]) if kind == "tool" else None
     return chosen(tools, _MODES[kind], names, single=SINGLE if single else None)
 

@@ -207,8 +207,12 @@ def test_a_choice_that_names_no_declared_tool_is_refused(choice: Any, param: str
     assert refusal(body(tools=[TOOL], tool_choice=choice)).param == param
 
 
-def test_without_tools_nothing_is_wished_of_them() -> None:
-    assert parse(tool_choice="required", parallel_tool_calls=False) == parse()
+def test_without_tools_a_call_that_must_come_is_a_wish_and_no_other_choice_is() -> None:
+    assert parse(tool_choice="auto", parallel_tool_calls=False) == parse()
+    asked = body(tool_choice="required", parallel_tool_calls=False, response_format={"type": "json_object"})
+    request = parse_chat(asked, Reading(holds_calls=True))
+    assert (request.calls, request.ignored) == (None, ("tool_choice",))
+    assert refusal(asked, HOLDING).param == "tool_choice"
 
 
 HOLDING = Reading(strict=True, holds_calls=True)
