@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import httpx
 
@@ -19,6 +19,8 @@ from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, own
 from rolloutfleet.fleet.trajectories import Leased
 
 log = logging.getLogger("rolloutfleet.fleet")
+
+T = TypeVar("T")
 
 RENEWALS: Final = 3
 """A lease is renewed this often in its time."""
@@ -32,9 +34,9 @@ def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
     return grouped(lease_of, lease_of)
 
 
-def grouped(held: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
-    """Of held trajectories, which have their leases as values, those that are named, by lease."""
-    found: dict[str, list[str]] = {}
+def grouped(held: Mapping[str, T], names: Iterable[str]) -> dict[T, list[str]]:
+    """Those that are named, by what `held` has for them: trajectories by lease, leases by owner."""
+    found: dict[T, list[str]] = {}
     for name in names:
         found.setdefault(held[name], []).append(name)
     return found
@@ -91,12 +93,24 @@ class Leases:
     async def keep(self, held: Mapping[str, str], *, seconds: float) -> None:
         """Renew the leases of what is held, again and again, until cancelled. `held` has the lease of each trajectory,
         and may change meanwhile."""
-        while True:
-            await asyncio.sleep(seconds / RENEWALS)
-            for answer in await each([self._renew(lease, seconds) for lease in dict.fromkeys(held.values())]):
+        renewing: set[int | None] = set()
+
+        async def renew(owner: int | None, leases: list[str]) -> None:
+            for answer in await each([self._renew(lease, seconds) for lease in leases]):
                 if isinstance(answer, FleetError):
                     # It may still be acknowledged in time, or late; that is where it shows.
                     log.warning("a lease could not be renewed: %s", answer)
+            renewing.discard(owner)
+
+        # Each owner by itself: one that does not answer holds up no lease of another.
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(seconds / RENEWALS)
+                leases = {lease: owner_of(lease) for lease in held.values()}
+                for owner, of_owner in grouped(leases, leases).items():
+                    if owner not in renewing:
+                        renewing.add(owner)
+                        tasks.create_task(renew(owner, of_owner))
 
     async def _acknowledge_all(self, parts: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         answers = await each([self._acknowledge(lease, ids) for lease, ids in parts])

@@ -30,6 +30,7 @@ class Stub:
         """No call is answered before there were so many at once."""
         self._enough = asyncio.Event()
         self.probes = 0
+        self.renewals: list[str] = []
         self.fleet: list[Stub] = []
         self.url = ""
 
@@ -56,6 +57,11 @@ class Stub:
             self.at_once -= 1
         return web.json_response({})
 
+    async def renew(self, request: web.Request) -> web.Response:
+        self.renewals.append(request.match_info["lease"])
+        await asyncio.sleep(self.seconds)
+        return web.json_response({"lease_id": request.match_info["lease"], "expires_in": 30.0})
+
     async def something_else(self, _: web.Request) -> web.Response:
         return web.json_response({"imported": "rfs-a-key"})
 
@@ -69,6 +75,7 @@ async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
             app.router.add_get("/proxies", stub.proxies)
             app.router.add_get("/health", stub.health)
             app.router.add_post("/sessions", stub.call)
+            app.router.add_post("/leases/{lease}/renew", stub.renew)
             app.router.add_post("/dumps/import", stub.something_else)
             stub.url, stub.fleet = await running.enter_async_context(web_apps.serving(app)), stubs
         proxies = Proxies(Whereabouts.from_url(stubs[0].url, admin_key="key"), patience=0.0)
@@ -139,3 +146,18 @@ async def test_calls_that_hang_hold_up_those_to_the_same_proxy_alone_and_these_o
         await asyncio.gather(*asked)
         assert now() - began < 4 * HANGS
     assert answers.most_at_once > 1, "who could not ask the owner has asked the other"
+
+
+async def test_leases_are_renewed_in_time_beside_those_of_a_proxy_that_hangs() -> None:
+    held = {f"hangs-{number}": f"l0-{number}" for number in range(2 * AT_ONCE)} | {"answers": "l1-1"}
+    async with (
+        serving(2) as ((hangs, answers), _),
+        AsyncFleet.from_url(answers.url, admin_key="key", progress=False) as fleet,
+    ):
+        hangs.seconds = 600.0
+        keeping = asyncio.create_task(fleet._leases.keep(held, seconds=30.0))
+        await asyncio.sleep(95.0)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert answers.renewals.count("l1-1") == 9
+    assert "l0-1" in hangs.renewals
