@@ -292,7 +292,11 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         rewards = await call(self._plan.after_each, group)
         for episode, reward in () if rewards is None else zip(group, rewards, strict=True):
             if reward is not None:
-                await self._fleet.reward(episode.session_id, float(reward))
+                try:
+                    await self._fleet.reward(episode.session_id, float(reward))
+                except FleetError as error:  # it has no turn, say
+                    if episode.ending.outcome is None:
+                        episode.error, episode.ending = error, ending_of(error)
 
     async def _collect(self, group: EpisodeGroup) -> None:
         """Lease what the group left, and let it be handed out."""

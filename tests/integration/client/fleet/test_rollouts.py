@@ -151,6 +151,26 @@ def test_after_each_compares_members_before_they_are_leased(fleet: Fleet) -> Non
         assert [group.rewards for group in episodes] == [[0.25, 7.0, 7.0]]
 
 
+def test_a_member_whose_comparison_can_not_be_rewarded_has_failed_and_the_others_go_on(fleet: Fleet) -> None:
+    numbers = iter(range(3))
+
+    async def agent(session: Any, task: str) -> None:
+        number = next(numbers)
+        if number == 1:
+            raise RuntimeError("too hard")
+        if number == 2:
+            await talk(session, max_tokens=500)
+
+    with fleet.rollout(agent, ["a"], n=3, after_each=lambda group: [1.0] * len(group)) as episodes:
+        (group,) = episodes
+    found = sorted((each.outcome, each.turns, each.reward, type(each.error).__name__) for each in group)
+    assert found == [
+        ("completed", 1, 1.0, "NoneType"),
+        ("failed", 0, None, "Refused"),
+        ("failed", 0, None, "RuntimeError"),
+    ]
+
+
 def test_after_each_may_reward_by_an_array(fleet: Fleet) -> None:
     def agent(session: Any, task: str) -> None:
         say(session, [{"role": "user", "content": task}], max_tokens=500)
