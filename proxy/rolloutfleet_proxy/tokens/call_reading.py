@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from rolloutfleet_proxy.tokens.argument_values import parameter_schema, refuse_constant, value_of
+from rolloutfleet_proxy.tokens.argument_values import json_value, parameter_schema, refuse_constant, value_of
 
 _CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
 """Names of functions that a reply may call."""
@@ -322,24 +322,28 @@ def _tag(literal: str) -> str:
     return r"\s*".join(re.escape(part) for part in _BETWEEN_TAGS.split(literal) if part)
 
 
-_DSML_PARAMETER: Final = re.compile(
-    r'<\uff5cDSML\uff5cparameter name="([^"]*)" string="(true|false)">([\s\S]*?)</\uff5cDSML\uff5cparameter>\s*'
-)
-
-
+@dataclass(frozen=True)
 class DsmlCalls(CallReader):
     """DeepSeek V4's, which says of each argument whether it is a string. A block begins with the function's name."""
 
-    quotes = False
+    mark: str
+    """In each of its tags."""
+
+    quotes: ClassVar = False
     function = None
+
+    @cached_property
+    def _parameter(self) -> re.Pattern[str]:
+        opened, closed = f"<{self.mark}parameter", f"</{self.mark}parameter>"
+        return re.compile(rf'{opened} name="([^"]*)" string="(true|false)">([\s\S]*?){closed}\s*')
 
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         name, behind, rest = body.partition('">')
-        parts = _DSML_PARAMETER.split(rest.lstrip())
+        parts = self._parameter.split(rest.lstrip())
         if not behind or any(parts[::4]):
             raise ValueError("words beside parameters")
         pairs: list[tuple[str, str]] = []
-        for key, is_string, text in zip(parts[1::4], parts[2::4], map(plain, parts[3::4]), strict=True):
+        for key, is_string, text in zip(*(map(plain, parts[at::4]) for at in (1, 2, 3)), strict=True):
             value = json.dumps(text, ensure_ascii=False)
             if is_string == "false":
                 with suppress(ValueError, RecursionError):
@@ -349,26 +353,39 @@ class DsmlCalls(CallReader):
         return [Piece("call", body, call_of(name, _joined(_once(pairs))))]
 
     def is_open(self, body: str) -> bool:
-        return body.rfind("<\uff5cDSML\uff5cparameter") > body.rfind("</\uff5cDSML\uff5cparameter>")
+        return body.rfind(f"<{self.mark}parameter") > body.rfind(f"</{self.mark}parameter>")
 
 
 @dataclass(frozen=True)
 class GemmaCalls(CallReader):
-    """Gemma 4's, with a notation of its own for arguments; `renderers` reads that."""
+    """Gemma 4's: JSON whose keys have no quotation marks, and whose strings have a mark of its own for one."""
 
-    quote: str = '<|"|>'
+    quote: str
 
     function = None
 
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
-        from renderers.gemma4 import _ArgumentParser
+    @cached_property
+    def _parts(self) -> re.Pattern[str]:
+        quote, word = re.escape(self.quote), r"[^\s,{}\[\]][^,{}\[\]"
+        string = rf"{quote}(?P<string>[\s\S]*?){quote}"
+        key, bare = (rf"(?<=[{before}])(?!\s*{quote})\s*" for before in ("{,", r":\[,"))
+        return re.compile(rf"{string}|{key}(?P<key>{word}:]*):|{bare}(?P<bare>{word}]*)")
 
-        name, brace, arguments = plain(body).strip().partition("{")
+    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
+        def in_json(part: re.Match[str]) -> str:
+            kind = part.lastgroup or ""
+            text = plain(part[kind]) if kind == "string" else plain(part[kind]).strip()
+            if kind == "bare":
+                with suppress(ValueError):
+                    json_value(text)
+                    return text
+            return json.dumps(text, ensure_ascii=False) + (":" if kind == "key" else "")
+
+        name, brace, arguments = body.strip().partition("{")
         if not brace or not name.startswith("call:"):
             raise ValueError("not a call")
-        value = _ArgumentParser(brace + arguments).parse()
-        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return [Piece("call", body, call_of(name.removeprefix("call:").strip(), written))]
+        written = arguments_of(self._parts.sub(in_json, brace + arguments))
+        return [Piece("call", body, call_of(plain(name).removeprefix("call:").strip(), written))]
 
     def is_open(self, body: str) -> bool:
         return body.count(self.quote) % 2 == 1

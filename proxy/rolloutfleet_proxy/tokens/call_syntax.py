@@ -213,6 +213,7 @@ _DEEPSEEK = Syntax(
 _DSML = "\uff5cDSML\uff5c"
 _DEEPSEEK_V4 = Syntax(
     answers=("<\uff5cAssistant\uff5c>",),
+    marks=(_DSML,),
     thinks_again=True,
     call_ends_thought="always",
     content_strip="",
@@ -224,23 +225,24 @@ _DEEPSEEK_V4 = Syntax(
         closing=f"</{_DSML}invoke>",
         end=f"</{_DSML}tool_calls>",
     ),
-    calls=forms.DsmlCalls(),
+    calls=forms.DsmlCalls(_DSML),
 )
 _LLAMA = Syntax(
     answers=("<|end_header_id|>",),
     think=None,
     calls=forms.JsonCalls(exact=True, function=('{"name": "', '", "parameters": ')),
 )
+_GEMMA_MARKS = ("<|tool_call>", "<tool_call|>", '<|"|>')
 _GEMMA = Syntax(
     answers=("<|turn>", "<tool_response|>"),
     header="<|turn>model\n",
     same_ends=("<turn|>", "<eos>"),
-    marks=("<|tool_call>", "<tool_call|>", '<|"|>'),
+    marks=_GEMMA_MARKS,
     think=("<|channel>", "<channel|>"),
     label="thought\n",
     call_ends_thought="where it has no end",
-    around=Around(opening="<|tool_call>", closing="<tool_call|>"),
-    calls=forms.GemmaCalls(),
+    around=Around(opening=_GEMMA_MARKS[0], closing=_GEMMA_MARKS[1]),
+    calls=forms.GemmaCalls(_GEMMA_MARKS[2]),
 )
 
 # Of these a reply is several messages (`reply_parsers`).

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from renderers.gemma4 import _ArgumentParser
 from tests.unit.proxy.tokens.kinds import KINDS, Kind, hoisted
 from tests.unit.proxy.tokens.models.families import chat_format
 from tests.unit.proxy.tokens.models.measuring import ASKED, _replies, _written
@@ -19,7 +20,7 @@ from tests.unit.proxy.tokens.test_reading import NAMES, byte_ids
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
-from rolloutfleet_proxy.tokens.call_reading import JsonCalls, SpelledCalls, json_object
+from rolloutfleet_proxy.tokens.call_reading import GemmaCalls, JsonCalls, SpelledCalls, json_object
 from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES
 from rolloutfleet_proxy.tokens.reading import GrowingReply
 from rolloutfleet_proxy.tokens.render import ChatFormat
@@ -106,6 +107,54 @@ def test_an_end_mark_in_an_argument_ends_nothing(models: Path, name: str, end: s
     first, last = (model.vocabulary.encode(text, add_special_tokens=False) for text in (before, behind))
     mark = byte_ids(model.vocabulary, end) if spelled else model.vocabulary.encode(end, add_special_tokens=False)
     assert json.loads(arguments_read(model, args, [*first, *mark, *last])) == {"v": f"Oslo {end} Rome"}
+
+
+@pytest.mark.parametrize(("name", "mark"), [("gemma4", '<|"|>'), ("deepseek-v4", "</\uff5cDSML\uff5cparameter>")])
+def test_a_mark_within_an_argument_that_is_spelled_out_is_text(models: Path, name: str, mark: str) -> None:
+    model = chat_format(name, models)
+    args = TemplateArgs([tool({"type": "object", "properties": {"v": {"type": "string"}}})])
+    before, _, behind = model.vocabulary.decode(calling(name, model, args, "Oslo BREAK Rome")).partition("BREAK")
+    first, last = (model.vocabulary.encode(text, add_special_tokens=False) for text in (before, behind))
+    output = [*first, *byte_ids(model.vocabulary, mark), *last]
+    assert json.loads(arguments_read(model, args, output)) == {"v": f"Oslo {mark} Rome"}
+
+
+@pytest.mark.parametrize("name", ["gemma4", "deepseek-v4"])
+def test_a_call_that_is_spelled_out_is_text(models: Path, name: str) -> None:
+    model, args = chat_format(name, models), TemplateArgs([tool({})])
+    text = model.vocabulary.decode(calling(name, model, args, "x")[:-1])
+    prompt = model.prompt(ASKED, args, []).ids
+    message = model.reader(prompt, args, seed=b"a").read(byte_ids(model.vocabulary, text)).message
+    assert "tool_calls" not in message and message["content"].strip() == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{q:<|"|>a,b:{c<|"|>,n:1.10}', '{"q":"a,b:{c","n":1.10}'),
+        ("{ a : Oslo, b: 12:30 ,c:[ 1, true,null ], d:{e:{},f:[]}}", None),
+        ('{<|"|>a b<|"|>:{c:<|"|><|"|>}}', '{"a b":{"c":""}}'),
+        ('{a:["x", {b:1}]}', None),
+        ("{}", "{}"),
+        ("{a:1,a:2}", ""),
+        ("{a:{b:1,b:2}}", ""),
+        ("{a:}", ""),
+        ("{a:1,}", ""),
+        ('{a:<|"|>x}', ""),
+        ("{a:1}}", ""),
+        ("{a:[1}", ""),
+    ],
+)
+def test_gemmas_arguments_are_read(written: str, arguments: str | None) -> None:
+    """As `renderers` reads them, but for names that come twice."""
+    expected = json.dumps(_ArgumentParser(written).parse()) if arguments is None else arguments
+    try:
+        [piece] = GemmaCalls('<|"|>').read(f"call:find{written}", {}, str)
+    except ValueError:
+        assert expected == ""
+        return
+    assert piece.call is not None and piece.call.name == "find"
+    assert piece.call.arguments == arguments or json.loads(piece.call.arguments) == json.loads(expected)
 
 
 @pytest.mark.parametrize(
