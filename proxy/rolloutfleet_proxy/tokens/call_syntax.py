@@ -6,6 +6,7 @@ What an entry says is what the format's template writes. A reader takes looser f
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
@@ -72,6 +73,8 @@ class Syntax:
     marks: tuple[str, ...] = ()
     """What calls are written with, where these are tokens. Spelled out they are text."""
 
+    behind_end: str = ""
+    """What the template writes behind a turn's end, where the bridge of `renderers` leaves that out."""
     think: tuple[str, str] | None = ("<think>", "</think>")
     """Around reasoning; spelled out in a vocabulary that has no such tokens. None where there is none."""
     label: str = ""
@@ -144,6 +147,7 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
     return Syntax(
         header="<assistant>",
         marks=_TOOL_CALL,
+        behind_end=line,
         gap=line,
         reasoning_strip="" if verbatim else None,
         content_strip="" if verbatim else "\n",
@@ -283,6 +287,9 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 }
 
 
+_OWN = Syntax(header=_HERMES.header, answers=(), reasoning_strip="", content_strip="")
+
+
 def of_template(template: ChatTemplate | None, token_of: Callable[[str], Any]) -> Syntax:
     """The syntax of a model's own template, with the thoughts and calls whose marks it writes."""
     family, source = Syntax(), template.source if template else ""
@@ -290,30 +297,21 @@ def of_template(template: ChatTemplate | None, token_of: Callable[[str], Any]) -
         family = _DEEPSEEK
     elif _TOOL_CALL[0] in source and token_of(_TOOL_CALL[0]) is not None:
         family = SYNTAXES["glm-4.5"] if "<arg_key>" in source else _QWEN_XML if "<function=" in source else _HERMES
-    return Syntax(
-        header=_HERMES.header,
-        answers=(),
-        think=family.think if "<think>" in source else None,
-        reasoning_strip="",
-        content_strip="",
-        before_calls=_written_before_calls(template, family.around) if template and family.calls else "",
-        marks=family.marks,
-        around=family.around,
-        calls=family.calls,
-    )
+    think = family.think if "<think>" in source else None
+    before = _written_before_calls(template, family.around) if template and family.calls else ""
+    text = replace(_OWN, think=think, before_calls=before)
+    return replace(text, marks=family.marks, around=family.around, calls=family.calls)
 
 
 def _written_before_calls(template: ChatTemplate, around: Around) -> str:
     """The white space that a template writes between an assistant's text and its first call."""
-    function = {"name": "w62rd", "arguments": {"w63rd": 1}}
-    call = {"id": "w64rd0000", "type": "function", "function": function}
+    call = {"id": "w64rd0000", "type": "function", "function": {"name": "w62rd", "arguments": {"w63rd": 1}}}
     said = {"role": "assistant", "content": "w61rd", "tool_calls": [call]}
-    try:
+    with suppress(ValueError):
         text = template.render([{"role": "user", "content": "w60rd"}, said])
-    except ValueError:
-        return ""
-    space = text.partition("w61rd")[2].partition((around.begin or around.opening).strip())[0]
-    return space if space.isspace() else ""
+        space = text.partition("w61rd")[2].partition((around.begin or around.opening).strip())[0]
+        return space if space.isspace() else ""
+    return ""
 
 
 def rewritten(description: Any, text: Callable[[str], str]) -> Any:

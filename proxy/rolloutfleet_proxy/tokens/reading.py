@@ -54,6 +54,7 @@ class ReplyFormat:
         self._tagged = lru_cache(None)(self._tagged_for)
         self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
         self._thinking = lru_cache(_CACHED)(self._thinking_in)
+        self.behind_end = vocabulary.encode(self.syntax.behind_end)
         self._thought_end = vocabulary.encode((self.syntax.think or ("", ""))[1])
         same = list(map(convert, self.syntax.same_ends))
         self._same_end = dict.fromkeys(same, *same[:1])

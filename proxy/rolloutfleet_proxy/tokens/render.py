@@ -263,8 +263,11 @@ class ChatFormat:
         try:
             bridge = partial(renderer.bridge_to_next_turn, new_messages=messages, tools=self._tools(args))
             added = _bridged(bridge, tail, packed)
-            if added is None and packed and packed[-1] in self.stop_token_ids:
+            ended = bool(packed) and packed[-1] in self.stop_token_ids
+            if added is None and ended:
                 added = _bridged(bridge, tail, self._replies.with_thought_ended(packed))
+            if added is not None and ended:
+                added = [*self._replies.behind_end, *added]
         except _REFUSALS:
             return None  # A full render says what is wrong.
         return None if added is None else self._broken(unpacked(added), args)

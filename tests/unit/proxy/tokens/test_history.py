@@ -83,6 +83,19 @@ def test_a_result_extends_the_turn_of_its_call(models: Path, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("laguna")])
+def test_lagunas_line_break_stands_behind_an_extended_turn(models: Path, name: str) -> None:
+    model = chat_format(name, models)
+    prompt = model.prompt([USER], NO_ARGS, []).ids
+    for written_end in ("</assistant>", "\u3008|EOS|\u3009"):
+        output = model.vocabulary.encode(f"So.</think>Fine.{written_end}")
+        messages = [USER, {"role": "assistant", "content": "Fine."}, USER]
+        extended = model.prompt(messages, NO_ARGS, [Candidate(2, lambda output=output: (prompt, output))])  # type: ignore[misc]
+        assert extended.parent == 0
+        text = model.vocabulary.decode(extended.ids[len(prompt) + len(output) :])
+        assert model.vocabulary.decode(model.full(messages, NO_ARGS)).endswith(f"</assistant>{text}")
+
+
 def test_inkling_writes_no_text_of_a_call_without_content(models: Path) -> None:
     model = chat_format("inkling", models)
     text = written(model, [USER, calling(call("a")), result("a")])
