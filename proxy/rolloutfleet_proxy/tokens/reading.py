@@ -137,8 +137,7 @@ class GrowingReply:
         self._reader = reader
         self._text = ReplyText(reader.alphabet)
         self._parser = reader.parser()
-        self._stops = tuple(dict.fromkeys([*stops, *map(reader.alphabet.written, stops)]))
-        """Their marks as letters, or as tokens."""
+        self._stops = [each for stop in stops for each in reader.alphabet.holding(stop)]
         self._waiting = ""
         """Text that is, or may become, one."""
         self._said: dict[Kind, _Said] = {
@@ -173,7 +172,7 @@ class GrowingReply:
     def whole(self, stop: str | None) -> Reply:
         """The reply, of which all was fed."""
         rest = self._waiting + self._text.finish()
-        if stop is not None and (found := max(map(rest.rfind, (stop, self._reader.alphabet.written(stop))))) >= 0:
+        if stop is not None and (found := max(map(rest.rfind, self._reader.alphabet.holding(stop)))) >= 0:
             rest = rest[:found]
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
         for kind, said in self._said.items():

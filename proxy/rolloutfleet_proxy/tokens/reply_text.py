@@ -42,6 +42,10 @@ class Alphabet:
             literal = literal.replace(mark, char)
         return literal
 
+    def holding(self, literal: str) -> list[str]:
+        """The texts that say it: with marks as letters, as tokens, or as a token that it is a part of."""
+        return [literal, self.written(literal), *(char for mark, char in self._marks.items() if literal in mark)]
+
     def text(self, ids: Sequence[int]) -> str:
         """Of any ids."""
         reading = ReplyText(self, whole=True)
