@@ -217,7 +217,7 @@ CHAT_FORMATS = [
         "a-reply-that-stops-in-a-thought-is-forked",
         Promise.WRITING,
         PROXY,
-        "if added is None and packed and packed[-1] in self.stop_token_ids:",
+        "if added is None and ended:",
         "if False:",
         ("tokens/test_open_thoughts.py",),
     ),
