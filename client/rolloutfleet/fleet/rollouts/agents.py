@@ -1,6 +1,7 @@
 """Running an agent once: a function, in a thread of its own; a coroutine function; or a command."""
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import json
@@ -121,8 +122,31 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+class _Running(asyncio.SubprocessProtocol):
+    """A command that runs. asyncio's own `Process` would have ended only with all that hold its output."""
+
+    def __init__(self) -> None:
+        self.output = bytearray()
+        """The last of it."""
+        self.read = asyncio.Event()
+        """Set when nobody can write any more."""
+        self.ended = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.output += data
+        del self.output[:-KEPT_OUTPUT]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self.read.set()
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+
 async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str | Path | None) -> None:
-    process = await asyncio.create_subprocess_exec(
+    transport, running = await asyncio.get_running_loop().subprocess_exec(
+        _Running,
         *(sys.executable, "-I", launcher.__file__, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -130,17 +154,13 @@ async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: st
         env=environment,
         cwd=cwd,
     )
-    assert process.stdin is not None and process.stdout is not None
-    output = bytearray()
-    reading = asyncio.create_task(_keep_last(process.stdout, output))
     try:
-        status = await process.wait()
-        await asyncio.wait([reading], timeout=LAST_OUTPUT)  # what left the process group may keep it open
+        await running.ended.wait()
+        await _within(LAST_OUTPUT, running.read)  # what left the process group may keep it open
     finally:
-        process.stdin.close()
-        await asyncio.shield(_ended(process))
-        reading.cancel()
-    last_line = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        await asyncio.shield(_end(transport, running))
+    status = transport.get_returncode()
+    last_line = running.output.decode("utf-8", "replace").strip().rpartition("\n")[2]
     why = f": {last_line}" if last_line else ""
     if status == launcher.NOT_STARTED:
         raise NotStarted(f"{arguments[0]} could not be started{why}")
@@ -148,17 +168,17 @@ async def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: st
         raise AgentError(f"{arguments[0]} ended with exit status {status}{why}")
 
 
-async def _keep_last(stream: asyncio.StreamReader, output: bytearray) -> None:
-    while chunk := await stream.read(KEPT_OUTPUT):
-        output += chunk
-        del output[:-KEPT_OUTPUT]
+async def _end(transport: asyncio.SubprocessTransport, running: _Running) -> None:
+    stdin = transport.get_pipe_transport(0)
+    assert stdin is not None
+    stdin.close()
+    await _within(ENDING, running.ended)
+    transport.close()  # killed, if it still runs
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    try:
-        await asyncio.wait_for(process.wait(), ENDING)
-    except TimeoutError:
-        process.kill()
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def _text(value: Any) -> str:

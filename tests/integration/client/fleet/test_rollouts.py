@@ -426,6 +426,17 @@ def test_a_command_is_looked_for_in_its_own_folder_and_run_again_where_it_can_no
     assert str(missing.reason).startswith("NotStarted: ./agent could not be started: [Errno 2] No such file")
 
 
+def test_a_command_has_ended_though_a_process_that_it_detached_holds_its_output(fleet: Fleet, tmp_path: Path) -> None:
+    detached = tmp_path / "detached"
+    command = Command(f"setsid sleep 1000 & echo $! > {detached}; echo done; exit 3")
+    try:
+        with fleet.rollout(command, ["a"], n=1, timeout=PATIENCE) as episodes:
+            (found,) = next(episodes)
+        assert found.reason == "AgentError: /bin/sh ended with exit status 3: done"
+    finally:
+        psutil.Process(int(detached.read_text())).kill()
+
+
 def test_leaving_early_ends_agents_and_closes_their_sessions(fleet: Fleet, pair: Running) -> None:
     begun = threading.Event()
     sessions: list[str] = []
