@@ -26,7 +26,7 @@ from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
 from rolloutfleet_proxy.dialects.base import Reading
-from rolloutfleet_proxy.domain.errors import DiskError, Stopping
+from rolloutfleet_proxy.domain.errors import DomainError, Stopping
 from rolloutfleet_proxy.engine.client import Engine
 from rolloutfleet_proxy.engine.errors import StructuralTags
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
@@ -555,7 +555,7 @@ async def _write_last_words(writer: Writer, drains: Drains, commits: Commits) ->
     try:
         await writer.run(lambda transaction: boots.end(transaction, reason=reason, drain=drain, rss=taken.rss_bytes))
         await writer.run(partial(last_commits.keep, commits=commits.remembered()))
-    except DiskError as error:
+    except DomainError as error:
         logger.warning("the reason for ending and the last commits could not be recorded: %s", error)
 
 
