@@ -48,11 +48,18 @@ class LoopThread:
         return os.getpid() == self._pid
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns. Raises what it raises; FleetClosed in another process, and after `stop`."""
+        """What the coroutine returns. Raises what it raises; FleetClosed in another process, and after `stop`;
+        RuntimeError on the loop itself, which would wait for itself."""
         if not self.running:
             work.close()
             why = "has been closed" if self.mine else "belongs to another process: make one here, from its whereabouts"
             raise FleetClosed(f"this fleet object {why}")
+        if asyncio._get_running_loop() is self._loop:
+            work.close()
+            raise RuntimeError(
+                "a blocking call would wait here for its own event loop: await the asynchronous method of "
+                "AsyncFleet or AsyncSession, or call this one in a function that is not async, which runs in a thread"
+            )
         running = _Running(work)
         try:
             self._loop.call_soon_threadsafe(running.start)

@@ -9,6 +9,7 @@ import pytest
 from rolloutfleet.fleet import AsyncFleet, Fleet, Unreachable, Whereabouts
 from rolloutfleet.fleet.exceptions import FleetClosed
 from rolloutfleet.fleet.sessions import AsyncSession
+from rolloutfleet.fleet.sync_fleet import blocking_sessions
 
 NOWHERE = Whereabouts.from_url("http://127.0.0.1:1", admin_key="key")
 HANDLE: dict[str, Any] = {"session_id": "s0-a", "api_key": "b", "base_url": "c", "group_id": "g0-a"}
@@ -24,6 +25,13 @@ def test_a_second_event_loop_is_told_to_make_its_own() -> None:
         asyncio.run(ask())
     with pytest.raises(FleetClosed, match=r"another event loop: make one in each, .*AsyncFleet\(fleet\.whereabouts\)"):
         asyncio.run(ask())
+
+
+async def test_a_blocking_session_on_its_own_event_loop_names_what_to_await() -> None:
+    async with AsyncFleet(NOWHERE) as fleet:
+        session = blocking_sessions(fleet)(AsyncSession(**HANDLE, fleet=fleet))
+        with pytest.raises(RuntimeError, match=r": await the asynchronous method"):
+            session.reward(1.0)
 
 
 def pickled(thing: Any) -> Any:
