@@ -338,7 +338,7 @@ def _print_dump(dump: Dump) -> None:
     }
     width = max(map(len, facts))
     for name, value in facts.items():
-        out.print(f"{name:{width}}  {value}", markup=False, soft_wrap=True)
+        out.print(f"{name:{width}}  {value}", soft_wrap=True)
     numbers = ("", "parent", "prompt", "output", "reward")
     shown = table(
         "turn", "", "parent", "finish", "prompt", "output", "versions", "reward", "sampling", "", numbers=numbers

@@ -17,9 +17,11 @@ WIDE = 250
 
 
 def console() -> Console:
-    """For people; where nobody looks at a screen, lines are not broken. Brackets of what is shown are no markup."""
-    made = Console(highlight=False, markup=False)
-    return made if made.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+    """For people; where nobody looks at a screen, lines are not broken. Brackets and colons of texts are no markup."""
+    made = Console(highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = WIDE
+    return made
 
 
 def print_json(value: Any, *, ensure_ascii: bool = False) -> None:

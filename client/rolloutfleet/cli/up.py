@@ -230,7 +230,7 @@ class _Screen:
             self.say(f"stopped while {self._awaited}")
 
     def say(self, text: str) -> None:
-        self._out.print(text, markup=False, soft_wrap=True)
+        self._out.print(text, soft_wrap=True)
 
     def _progress(self) -> Group:
         grid = Table.grid(padding=(0, 1))

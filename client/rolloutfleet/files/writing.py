@@ -126,10 +126,6 @@ class _Run:
         with self._fleet.export(**wanted) as export:
             try:
                 for trajectory in export:
-                    if trajectory.trajectory_id in self._summary.lost:
-                        # Given back by whoever took it from us: it stands in a part already.
-                        export.acknowledge(trajectory)
-                        continue
                     part = part or self._folder.begin()
                     leases = export.leases
                     if leases.keys() != noted:

@@ -13,7 +13,7 @@ from tests.commands import Done, invoke
 from rolloutfleet.cli import app
 from rolloutfleet.cli.export import described
 from rolloutfleet.cli.failures import CommandFailed
-from rolloutfleet.cli.show import size, span
+from rolloutfleet.cli.show import console, size, span, table
 from rolloutfleet.cli.status import forking
 from rolloutfleet.cli.up import FIRST_LINE, next_line
 from rolloutfleet.wire import Stats
@@ -166,6 +166,15 @@ def test_every_command_about_a_session_explains_itself(run: Run) -> None:
 def test_figures_read_well() -> None:
     assert [size(amount) for amount in (None, 0, 1023, 1536, 5 * 2**30)] == ["-", "0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
     assert [span(seconds) for seconds in (None, 4.6, 123, 3900)] == ["-", "4s", "2m 3s", "1h 5m"]
+
+
+def test_texts_with_brackets_and_colons_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "[red]task[/red] [/] [1] :bug:"
+    shown = table("task")
+    shown.add_row(said)
+    console().print(shown)
+    console().print(said)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["task", said, said]
 
 
 def test_an_answer_that_is_no_export_is_said() -> None:

@@ -10,7 +10,7 @@ from tests.unit.client.dumps.samples import NAME, SESSION, head, sample, sample_
 from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, SECRET
 
 from rolloutfleet.cli import main
-from rolloutfleet.cli.show import console, sampled, table
+from rolloutfleet.cli.show import sampled
 from rolloutfleet.dumps import encode
 
 Run = Callable[..., tuple[int, str, str]]
@@ -77,14 +77,6 @@ def test_a_dump_is_shown(run: Run, folder: Path) -> None:
 )
 def test_what_a_turn_was_sampled_with_is_shown_whatever_a_dump_says(said: object, shown: str) -> None:
     assert sampled(said) == shown
-
-
-@pytest.mark.parametrize("task", ["[bold]django[/bold]", "repo[/x]", "a[0]"])
-def test_brackets_of_a_task_id_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], task: str) -> None:
-    shown = table("task")
-    shown.add_row(task)
-    console().print(shown)
-    assert capsys.readouterr().out.split() == ["task", task]
 
 
 def test_what_is_wrong_is_found(run: Run, folder: Path) -> None:
