@@ -28,8 +28,6 @@ pytestmark = pytest.mark.full
 OPERATORS: Final = "--selector=app.kubernetes.io/component=operator"
 STANDS: Final = "/tmp/stands"
 """The file that an operator makes when it stands at its failpoint."""
-PATIENT: Final = 10
-"""`max_retries` of agents whose proxy's pod is gone for half a minute."""
 RESTART: Final[dict[str, Any]] = {"restart": {"id": "one"}}
 OTHER_TEMPLATE: Final[dict[str, Any]] = {"disruption": {"drainTimeout": "21s"}}
 
@@ -119,7 +117,7 @@ def test_a_proxys_pod_that_is_deleted_by_force_comes_back_with_all_that_was_answ
 ) -> None:
     fleet = Fleet(namespace, images).make()
     before = fleet.uids()
-    with fleet.traffic(retries=PATIENT) as traffic:
+    with fleet.traffic() as traffic:
         namespace("delete", "pod", "demo-proxy-0", "--grace-period=0", "--force")
         fleet.until(
             "another pod is there", lambda: fleet.uids().get("demo-proxy-0") not in (None, before["demo-proxy-0"])
@@ -144,7 +142,7 @@ def test_a_gateway_that_ends_after_each_start_is_named_and_agents_wait_for_it(
                 faults.kill(record, namespace, gateway)
         return fleet.problems().get(gateway) == "CrashLooping"
 
-    with fleet.traffic(retries=PATIENT) as traffic:
+    with fleet.traffic() as traffic:
         fleet.until("the gateway is named", killed_again)
         assert fleet.condition("GatewayReady")["status"] == "False"
         assert fleet.condition("ProxiesReady")["status"] == "True"
@@ -178,7 +176,7 @@ def test_what_hands_have_changed_is_put_back_and_nothing_is_lost(
     fleet = Fleet(namespace, images).make()
     first = fleet.uids()["demo-proxy-0"]
     settings = namespace.get("configmap", "demo-settings")["data"]
-    with fleet.traffic(retries=PATIENT) as traffic:
+    with fleet.traffic() as traffic:
         namespace("patch", "configmap", "demo-settings", "--patch", json.dumps({"data": {"settings.json": "{}"}}))
         namespace("patch", "service", "demo", "--type=merge", "--patch", json.dumps({"spec": {"selector": {"a": "b"}}}))
         namespace("delete", "poddisruptionbudget", "demo-proxy")
