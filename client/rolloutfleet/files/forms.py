@@ -66,7 +66,7 @@ ROW_GROUP_BYTES: Final = 8 * 2**20
 RECORD_BYTES: Final = 512
 """Counted for what a record holds beside tensors and messages."""
 HEADER_BYTES: Final = 99_000_000
-"""What trajectories may take of a safetensors header: readers accept 100 MB, and the tensors are named there, too."""
+"""Bytes of a safetensors header for trajectories: readers accept 100 MB, and the tensors are named there, too."""
 PYARROW_MISSING: Final = "writing parquet takes pyarrow: pip install pyarrow"
 
 

@@ -48,7 +48,7 @@ class LoopThread:
         return os.getpid() == self._pid
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns. Raises what it raises; FleetClosed in another process, and after `stop`;
+        """Return what the coroutine returns. Raises what it raises; FleetClosed in another process, and after `stop`;
         RuntimeError on the loop itself, which would wait for itself."""
         if not self.running:
             work.close()

@@ -58,7 +58,7 @@ class GroupMember:
 
     @property
     def parts(self) -> tuple[int | None, ...]:
-        """What may have a dump of its own: each unclaimed trajectory, by number, and what is open, which has none."""
+        """Parts that may have a dump each: unclaimed trajectories, by number, and what is open, which has none."""
         return (*self.unclaimed, None) if self.turns else ()
 
 

@@ -1,4 +1,4 @@
-"""What is removed from the folder of dumps because it is too old or too much, the oldest first.
+"""Retention in the folder of dumps: what is too old or too much is removed, the oldest first.
 
 Age is counted in seconds served since a sweep wrote a file, or first saw it, so a clock that is set removes nothing.
 """

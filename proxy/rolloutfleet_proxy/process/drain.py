@@ -132,7 +132,7 @@ class Drains:
         return drain.began if drain is not None and drain.holds and drain.then != "stay" else None
 
     def holds(self, *, let_in: bool) -> bool:
-        """Whether a call is held. One to be `let_in` is not while there is time: its body was arriving before the
+        """True where a call is held. One to be `let_in` is not while there is time: its body was arriving before the
         drain, or it says that it asks again, and so has waited before.
 
         Else an agent that meets one restart after another would be sent away from each. Where the drain is to stay,

@@ -32,7 +32,7 @@ class UnderWay:
             self._requests.discard(request)
 
     def before(self, time: float) -> int:
-        """How many began before that time of the loop's clock."""
+        """Number of those that began before that time of the loop's clock."""
         return sum(request.began < time for request in self._requests)
 
     def cut(self) -> None:

@@ -74,7 +74,7 @@ class Syntax:
     """What calls are written with, where these are tokens. Spelled out they are text."""
 
     behind_end: str = ""
-    """What the template writes behind a turn's end, where the bridge of `renderers` leaves that out."""
+    """Text that the template writes behind a turn's end, where the bridge of `renderers` leaves that out."""
     think: tuple[str, str] | None = ("<think>", "</think>")
     """Around reasoning; spelled out in a vocabulary that has no such tokens. None where there is none."""
     label: str = ""

@@ -90,7 +90,7 @@ class ModelSource(Struct, frozen=True):
 
 
 def _lacks_thought(found: ChatFormat) -> bool:
-    """Whether the model's own template has a reply begin in a thought, and the format doesn't."""
+    """True where the model's own template has a reply begin in a thought, and the format doesn't."""
     messages: list[Message] = [{"role": "user", "content": "Hello?"}]
     template = found.vocabulary.files.template
     try:

@@ -1,4 +1,4 @@
-"""Where a part ends."""
+"""The ends of parts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def saying(content: str) -> Trajectory:
 
 
 def write(answer: Answer, folder: Path) -> list[int]:
-    """How many trajectories are in each part, all of which are acknowledged."""
+    """Numbers of trajectories by part, all of which are acknowledged."""
     with ExportFolder(folder, FileForm.SAFETENSORS) as held:
         export_to(cast(Fleet, answer), held, part_bytes=2**30, lease_seconds=60.0)
     parts = sorted(folder.glob("part-*.safetensors"))

@@ -84,7 +84,9 @@ async def test_named_sessions_come_in_several_answers_where_one_cant_hold_them()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_what_was_acknowledged_too_late_and_comes_again_is_acknowledged_and_not_handed_out(at_once: bool) -> None:
+async def test_trajectories_acknowledged_too_late_are_acknowledged_when_they_come_again_and_not_handed_out(
+    at_once: bool,
+) -> None:
     """Whoever leased it meanwhile has given it back."""
     proxy = Proxy()
     async with serving(proxy) as fleet:

@@ -1,4 +1,4 @@
-"""What a fleet is told of the slots of the others."""
+"""The slots of other fleets, as a fleet is told of them."""
 
 from rolloutfleet_operator.cluster.slots import LOOKED_AT_WITHIN, Slots
 from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
@@ -24,7 +24,7 @@ def test_nothing_is_known_before_each_fleet_was_looked_at_or_for_a_minute() -> N
     assert slots.other_fleets("b", 1000 + LATER) == OtherFleets()
 
 
-def test_what_a_fleet_holds_and_waits_for_is_told_to_the_others() -> None:
+def test_slots_held_and_waited_for_are_told_to_the_other_fleets() -> None:
     slots = looked_at("b")
     slots.note("a", held=2, slot_requests=[WAITS])
     assert slots.other_fleets("b", 0) == OtherFleets(held=2, slot_requests=(WAITS,))

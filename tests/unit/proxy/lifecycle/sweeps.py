@@ -114,7 +114,7 @@ class House:
         return found
 
     async def only_dump(self) -> None:
-        """What a process does that dies between the files and the transaction, for all that is due."""
+        """Do what a process does that dies between the files and the transaction, for all that is due."""
         patience = Patience(STALE, UNCLAIMED)
         groups, _ = await self.reader.run(lambda c: look(c, after=0, now=self.seconds, patience=patience))
         for group in groups:
