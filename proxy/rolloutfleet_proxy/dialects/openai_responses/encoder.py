@@ -17,7 +17,7 @@ import msgspec
 from rolloutfleet_proxy.dialects.base import Encoder, TokenBytes
 from rolloutfleet_proxy.dialects.openai_responses import objects
 from rolloutfleet_proxy.dialects.openai_responses.request import ResponsesRequest
-from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob, token_logprobs
+from rolloutfleet_proxy.dialects.token_logprobs import token_logprobs
 from rolloutfleet_proxy.domain.errors import ContextExceeded, DomainError
 from rolloutfleet_proxy.domain.events import Committed, Delta, Reasoning, Started, Text, Tokens, ToolCall
 from rolloutfleet_proxy.domain.turn import Turn
@@ -65,7 +65,7 @@ class ResponsesEncoder(Encoder):
         """Characters of each item, by its id."""
         self._holds = False
         """A call came: what follows waits for the commit."""
-        self._pending: list[TokenLogprob] = []
+        self._pending: list[msgspec.Raw] = []
         """Log-probabilities that no delta of text has carried yet."""
 
     def started(self, event: Started) -> bytes:
@@ -76,7 +76,7 @@ class ResponsesEncoder(Encoder):
 
     def delta(self, event: Delta) -> bytes:
         if event.tokens is not None and self._request.logprobs:
-            self._pending += token_logprobs(event.tokens, self._token_bytes)
+            self._pending += token_logprobs(event.tokens, self._token_bytes, with_bytes=False)
         if isinstance(event, ToolCall):
             self._holds = True
             return b""
@@ -91,7 +91,7 @@ class ResponsesEncoder(Encoder):
         items = self._items(turn)
         told = self._told(items, event)
         rest = b"".join(self._begun(item) + self._rest(item) for item in items)
-        ends = b"".join(map(self._ended, told))
+        ends = b"".join(self._ended(item, turn) for item in told)
         status = objects.status_of_turn(turn)
         return self._opened() + rest + ends + self._event(_ENDS[status], {"response": self._finished(turn, told)})
 
@@ -119,11 +119,14 @@ class ResponsesEncoder(Encoder):
     # Of a turn that is committed
 
     def _items(self, turn: Turn) -> list[objects.Item]:
-        logprobs: list[TokenLogprob] = []
-        if self._request.logprobs:
-            tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
-            logprobs = token_logprobs(tokens, self._token_bytes)
-        return list(objects.output_items(turn, self._request.declared, logprobs))
+        return list(objects.output_items(turn, self._request.declared, self._logprobs(turn, with_bytes=True)))
+
+    def _logprobs(self, turn: Turn, *, with_bytes: bool) -> list[msgspec.Raw]:
+        """Of all tokens, where they were asked for; whole parts have the tokens' bytes, too, events of text don't."""
+        if not self._request.logprobs:
+            return []
+        tokens = Tokens(turn.output_ids, turn.logprobs, turn.extras.top_logprobs)
+        return token_logprobs(tokens, self._token_bytes, with_bytes=with_bytes)
 
     def _told(self, items: list[objects.Item], event: Committed) -> list[objects.Item]:
         """The items as they are at their end: with the turn's ids, where they were asked for."""
@@ -185,7 +188,7 @@ class ResponsesEncoder(Encoder):
         number, self._number = self._number, self._number + 1
         if item["type"] == "reasoning":
             return b"%b%d%b%b}\n\n" % (before, number, behind, _encode(text))
-        logprobs, self._pending = objects.without_bytes(self._pending), []
+        logprobs, self._pending = self._pending, []
         return b'%b%d%b%b,"delta":%b}\n\n' % (before, number, behind, _encode(logprobs), _encode(text))
 
     def _place(self, item: objects.Item) -> dict[str, Any]:
@@ -213,13 +216,13 @@ class ResponsesEncoder(Encoder):
             return added
         return added + self._event(f"response.{more}.delta", {**self._place(item), "delta": item[field]})
 
-    def _ended(self, item: objects.Item) -> bytes:
+    def _ended(self, item: objects.Item, turn: Turn) -> bytes:
         kind = item["type"]
         if kind == "reasoning" or kind == "message":
             [part] = item["content"]
             said: dict[str, Any] = {**self._part_of(item), "text": part["text"]}
             if kind == "message":
-                said["logprobs"] = objects.without_bytes(part["logprobs"])
+                said["logprobs"] = self._logprobs(turn, with_bytes=False) if part["logprobs"] else []
             done = "response.output_text.done" if kind == "message" else "response.reasoning_text.done"
             ends = self._event(done, said)
             ends += self._event("response.content_part.done", {**self._part_of(item), "part": part})

@@ -9,7 +9,7 @@ sends the turn. The items' ids say which turn they are of (`item_ids`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,6 @@ from rolloutfleet_proxy.dialects.openai_responses import item_ids
 from rolloutfleet_proxy.dialects.openai_responses.item_ids import numbered_id, text_id, texts_of
 from rolloutfleet_proxy.dialects.openai_responses.request import PREFIX, Echo
 from rolloutfleet_proxy.dialects.openai_responses.tools import RAW, Declared, custom_input
-from rolloutfleet_proxy.dialects.token_logprobs import TokenLogprob
 from rolloutfleet_proxy.domain.turn import CONTENT, REASONING, Turn
 from rolloutfleet_proxy.engine.request import ids_json
 
@@ -60,18 +59,6 @@ def message_item(turn: str, index: int, part: Mapping[str, Any] | None, status: 
 
 def text_part(text: str, logprobs: Any) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def without_bytes(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
-    """Log-probabilities as events of text have them; whole parts have the tokens' bytes, too."""
-    return [
-        {
-            "token": each.token,
-            "logprob": each.logprob,
-            "top_logprobs": [{"token": top.token, "logprob": top.logprob} for top in each.top_logprobs],
-        }
-        for each in logprobs
-    ]
 
 
 def call_item(turn: str, index: int, call: Mapping[str, Any], declared: Mapping[str, Declared], status: str) -> Item:
