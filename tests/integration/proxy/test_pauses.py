@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from rolloutfleet.wire import LAST_EPOCH, LAST_RUN
 Json = Any
 
 AGENTS = 8
+ROUNDS = 8
+"""Updates at the least, two in each mode."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,13 @@ class Agents:
             return str(reply.choices[0].message.content)
         events = await client.chat.completions.create(stream=True, **options)
         return "".join([event.choices[0].delta.content or "" async for event in events])
+
+    def turns(self) -> list[Json]:
+        return [turn for session in self.sessions for turn in session.turns()]
+
+    def caches_over_updates(self) -> set[bool]:
+        """Of turns with tokens of several versions: whether some were made from what an older version had cached."""
+        return {turn["mixed_cache"] for turn in self.turns() if len(set(turn["versions"])) > 1}
 
     async def more(self, answers: int) -> None:
         """Until so many more turns are made."""
@@ -111,11 +121,12 @@ class Trainer:
 
 async def test_every_token_has_its_version_through_updates_in_every_mode(pair: Fleet) -> None:
     async with Trainer(pair) as trainer, talking(pair) as agents:
-        version = 1
-        await trainer.ask(0, "PUT", "/version?scope=fleet", {"version": version})
-        for mode in ("abort", "wait", "retract", "in_place") * 2:
+        await trainer.ask(0, "PUT", "/version?scope=fleet", {"version": 1})
+        for version, mode in enumerate(cycle(("abort", "wait", "retract", "in_place")), 2):
             await agents.more(AGENTS)
-            version += 1
+            # A pause may find that nobody writes.
+            if version > ROUNDS and agents.caches_over_updates() == {True, False}:
+                break
             leader = version % 2
             paused = await trainer.ask(leader, "POST", "/pause?scope=fleet", {"mode": mode})
             assert (paused["paused"], paused["ordinals"], paused["failed"]) == (True, [0, 1], [])
@@ -128,12 +139,9 @@ async def test_every_token_has_its_version_through_updates_in_every_mode(pair: F
             assert agents.answers <= answers + AGENTS, "no turn begins while paused"
             gone_on = await trainer.ask(leader, "POST", "/continue?scope=fleet", {"epoch": paused["epoch"]})
             assert (gone_on["paused"], gone_on["failed"]) == (False, [])
-        await agents.more(AGENTS)
-    turns = [turn for session in agents.sessions for turn in session.turns()]
+    turns = agents.turns()
     assert len(turns) == agents.answers
     assert_versions_are_the_engines_own(pair, turns)
-    assert any(len(set(turn["versions"])) > 1 and not turn["mixed_cache"] for turn in turns)
-    assert any(len(set(turn["versions"])) > 1 and turn["mixed_cache"] for turn in turns)
     for proxy in pair.proxies:
         assert proxy.audit()["balanced"]
 
