@@ -18,8 +18,9 @@ long conversation, which would hold up the prompts of others meanwhile, only `me
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, Space, TemplateArgs, Write
@@ -49,6 +50,7 @@ WHAT_TO_WRITE = {
     "parameters": "the parameters of a function must be a JSON schema of an object",
     "description": "the description of a function must be text",
 }
+"""Fields of a function that a format may refuse."""
 
 
 def _calling(content: str, *call_ids: str) -> list[Message]:
@@ -147,46 +149,38 @@ def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateAr
     """The path of what is refused (`messages[3].tool_calls`); `messages` where no single message is at fault."""
     if len(str(messages)) + len(str(args.tools)) > LONGEST_SEARCHED:
         return "messages"
-    if writes([_USER], NO_ARGS):
-        if args.kwargs and not writes([_USER], TemplateArgs(kwargs=args.kwargs)):
-            names = list(args.kwargs)
-            return f"chat_template_kwargs.{names[0]}" if len(names) == 1 else "chat_template_kwargs"
-        if args.tools and not writes([_USER], TemplateArgs(args.tools)):
-            return _in_tools(writes, args.tools)
+
+    def alone(**given: Any) -> bool:
+        return writes([_USER], TemplateArgs(**given))
+
+    if alone():
+        kwargs, tools = args.kwargs or {}, args.tools or []
+        if not alone(kwargs=kwargs):
+            return "chat_template_kwargs" + _field(kwargs, kwargs, lambda others: alone(kwargs=others))
+        if not alone(tools=tools):
+            index = _first_refused(len(tools), lambda count: alone(tools=tools[:count]))
+            tool = tools[index]
+            function = _field(tool["function"], WHAT_TO_WRITE, lambda other: alone(tools=[{**tool, "function": other}]))
+            return f"tools[{index}]" + (function and f".function{function}")
     return _in_messages(writes, messages, args)
 
 
 def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
     bare = [{name: value for name, value in message.items() if name in _FRAME} for message in messages]
-
-    def written(count: int) -> bool:
-        return writes([*messages[:count], *bare[count:]], args)
-
-    if written(0):
-        index = _first_refused(len(messages), written)
-        return f"messages[{index}]" + _in_message(writes, messages[: index + 1], bare[index + 1 :], args)
-    # The order of messages may be at fault, or a message whole. What is cut off may have been needed as well.
-    index = _first_refused(len(messages), lambda count: writes(messages[:count], args))
-    before, after = messages[:index], messages[index + 1 :]
-    field = _in_message(writes, messages[: index + 1], after, args)
-    return f"messages[{index}]{field}" if field or writes([*before, *after], args) else "messages"
+    # Where not even these are written, the order of messages may be at fault, or a message whole. What is cut off may
+    # have been needed as well.
+    rest = bare if writes(bare, args) else []
+    index = _first_refused(len(messages), lambda count: writes([*messages[:count], *rest[count:]], args))
+    before, message, after = messages[:index], messages[index], (rest or messages)[index + 1 :]
+    fields = [name for name in message if name not in ("role", "content")]
+    field = _field(message, fields, lambda other: writes([*before, other, *after], args))
+    return f"messages[{index}]{field}" if rest or field or writes([*before, *after], args) else "messages"
 
 
-def _in_tools(writes: Writes, tools: list[Any]) -> str:
-    index = _first_refused(len(tools), lambda count: writes([_USER], TemplateArgs(tools[:count])))
-    tool = tools[index]
-    for field in ("parameters", "description"):
-        function = {name: value for name, value in tool["function"].items() if name != field}
-        if field in tool["function"] and writes([_USER], TemplateArgs([{**tool, "function": function}])):
-            return f"tools[{index}].function.{field}"
-    return f"tools[{index}]"
-
-
-def _in_message(writes: Writes, messages: Sequence[Message], after: Sequence[Message], args: TemplateArgs) -> str:
-    """The path in the last of `messages`; empty for the whole of it."""
-    *before, message = messages
-    for field in [name for name in message if name not in ("role", "content")][:_FIELDS_TRIED]:
-        if writes([*before, {name: value for name, value in message.items() if name != field}, *after], args):
+def _field(whole: Mapping[str, Any], fields: Iterable[str], writes: Callable[[dict[str, Any]], bool]) -> str:
+    """The path of the field without which the whole is written; empty where it is none of these."""
+    for field in islice(fields, _FIELDS_TRIED):
+        if field in whole and writes({name: value for name, value in whole.items() if name != field}):
             return f".{field}"
     return ""
 

@@ -112,6 +112,7 @@ def each(inner: str) -> str:
         ("{{ m.__class__.__mro__ }}", {"messages": [USER]}, "messages[0]", "change it"),
         (FIRST, {"messages": [SAID, USER]}, "messages[0]", "refuses it with the words 'Begin with a user'"),
         (ARGUMENT, {"chat_template_kwargs": {"mood": {"a": 1}}}, "chat_template_kwargs.mood", "leave it out"),
+        (ARGUMENT, {"chat_template_kwargs": {"odd": 1, "mood": {"a": 1}}}, "chat_template_kwargs.mood", "leave it out"),
         (ARGUMENT, {"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages", "leave it out"),
         (ARGUMENT, {"chat_template_kwargs": {"tool_parser": "x"}}, "chat_template_kwargs", "leave them out"),
         (TOOL, {"tools": [tool(), tool(), tool(odd=1)]}, "tools[2]", "change it or leave it out"),
