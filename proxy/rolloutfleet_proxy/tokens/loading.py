@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from renderers.base import MODEL_RENDERER_MAP
@@ -30,6 +31,11 @@ _RENDERER_OF_MODEL_TYPE = {
     "llama": "llama-3",
     "nemotron_h": "nemotron-3",
 }
+
+_TURNS: Final = (("system", "Be brief."), ("user", "Hello?"), ("assistant", "Yes."), ("user", "Go on."))
+_SAID: Final[list[Message]] = [{"role": role, "content": content} for role, content in _TURNS]
+_TOOL: Final = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
+_TOOLS: Final = [{"type": "function", "function": _TOOL}]
 
 
 class ModelSource(Struct, frozen=True):
@@ -91,35 +97,29 @@ class ModelSource(Struct, frozen=True):
 
 def _lacks_thought(found: ChatFormat) -> bool:
     """True where the model's own template has a reply begin in a thought, and the format doesn't."""
-    messages: list[Message] = [{"role": "user", "content": "Hello?"}]
-    template = found.vocabulary.files.template
-    try:
-        own = template.render(messages, add_generation_prompt=True) if template else ""
-    except ValueError:
-        return False
-    written = found.vocabulary.decode(found.full(messages, NO_ARGS))
-    return own.rstrip().endswith("<think>") and not written.rstrip().endswith("<think>")
+    with suppress(ValueError):
+        own = _own(found.vocabulary, _SAID[1:2]) or ""
+        written = found.vocabulary.decode(found.full(_SAID[1:2], NO_ARGS))
+        return own.rstrip().endswith("<think>") and not written.rstrip().endswith("<think>")
+    return False
 
 
 def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocabulary: Vocabulary) -> ChatFormat | None:
     """The format, unless it can't be made or differs from the model's own template on a plain conversation."""
-    tool = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
-    tools = [{"type": "function", "function": tool}]
-    said = (("system", "Be brief."), ("user", "Hello?"), ("assistant", "Yes."), ("user", "Go on."))
-    messages: list[Message] = [{"role": role, "content": content} for role, content in said]
     try:
         found = chat_format(renderer)
-        template = vocabulary.files.template
-        if template is None:
-            return found
-
-        def own(tools: list[Any] | None) -> str:
-            return template.render(messages, tools=tools, add_generation_prompt=True)
-
-        told = tools if renderer not in deepseek.FORMATS or own(tools) != own(None) else None
-        if vocabulary.decode(found.full(messages, TemplateArgs(told))) != own(told):
+        is_told = renderer not in deepseek.FORMATS or _own(vocabulary, _SAID, _TOOLS) != _own(vocabulary, _SAID)
+        told = _TOOLS if is_told else None
+        own = _own(vocabulary, _SAID, told)
+        if own is not None and own != vocabulary.decode(found.full(_SAID, TemplateArgs(told))):
             raise Unrenderable("it differs from the model's own chat template")
         return found
-    except (Unrenderable, ValueError) as error:
+    except ValueError as error:
         log.warning("%s: the renderer %s doesn't fit: %s", vocabulary.name_or_path, renderer, error.__cause__ or error)
         return None
+
+
+def _own(vocabulary: Vocabulary, messages: list[Message], tools: list[Any] | None = None) -> str | None:
+    """What the model's own template writes; None where it has none. Raises ValueError."""
+    template = vocabulary.files.template
+    return template.render(messages, tools=tools, add_generation_prompt=True) if template else None
