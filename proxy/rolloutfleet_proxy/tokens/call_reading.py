@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from rolloutfleet_proxy.tokens.argument_values import json_value, parameter_schema, refuse_constant, value_of
+from rolloutfleet_proxy.tokens.argument_values import parameter_schema, refuse_constant, value_of
 
 _CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
 """Names of functions that a reply may call."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
 """Strings of JSON; the first group is a quotation mark where one has ended."""
+_NAME: Final = re.compile(r'[\s,]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+"""The name of a member of an object that is JSON."""
 _FENCE: Final = re.compile(r"```(?:json)?([\s\S]*)```")
 _KIMI_ID: Final = re.compile(r"[^\s\ud800-\udfff]+:[0-9]{1,9}")
 _MARK: Final = re.compile("[\ud800-\udfff]")
@@ -95,21 +97,19 @@ def json_object(text: str) -> dict[str, str]:
     if not isinstance(_DECODER.decode(text), dict):
         raise ValueError("not an object")
     found: dict[str, str] = {}
-    at = _behind_space(text, 1)
-    while text[at] != "}":
-        name, at = _DECODER.raw_decode(text, at)
-        start = _behind_space(text, at)
-        _, at = _DECODER.raw_decode(text, start)
-        found[name] = text[start:at]
-        at = _behind_space(text, at)
+    at = 1
+    while name := _NAME.match(text, at):
+        _, at = _DECODER.raw_decode(text, name.end())
+        found[_DECODER.raw_decode(name[1])[0]] = text[name.end() : at]
     return found
 
 
-def _behind_space(text: str, at: int) -> int:
-    """Where the next name or value of an object begins, or the object ends."""
-    while text[at] in " \t\n\r,:":
-        at += 1
-    return at
+def _in_json(text: str) -> str:
+    """JSON as it was written; any other text as a string."""
+    with suppress(ValueError, RecursionError):
+        _DECODER.decode(text)
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 def arguments_of(text: str) -> str:
@@ -344,12 +344,7 @@ class DsmlCalls(CallReader):
             raise ValueError("words beside parameters")
         pairs: list[tuple[str, str]] = []
         for key, is_string, text in zip(*(map(plain, parts[at::4]) for at in (1, 2, 3)), strict=True):
-            value = json.dumps(text, ensure_ascii=False)
-            if is_string == "false":
-                with suppress(ValueError, RecursionError):
-                    _DECODER.decode(text)
-                    value = text
-            pairs.append((key, value))
+            pairs.append((key, json.dumps(text, ensure_ascii=False) if is_string == "true" else _in_json(text)))
         return [Piece("call", body, call_of(name, _joined(_once(pairs))))]
 
     def is_open(self, body: str) -> bool:
@@ -372,20 +367,18 @@ class GemmaCalls(CallReader):
         return re.compile(rf"{string}|{key}(?P<key>{word}:]*):|{bare}(?P<bare>{word}]*)")
 
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
-        def in_json(part: re.Match[str]) -> str:
+        def written(part: re.Match[str]) -> str:
             kind = part.lastgroup or ""
             text = plain(part[kind]) if kind == "string" else plain(part[kind]).strip()
             if kind == "bare":
-                with suppress(ValueError):
-                    json_value(text)
-                    return text
+                return _in_json(text)
             return json.dumps(text, ensure_ascii=False) + (":" if kind == "key" else "")
 
         name, brace, arguments = body.strip().partition("{")
         if not brace or not name.startswith("call:"):
             raise ValueError("not a call")
-        written = arguments_of(self._parts.sub(in_json, brace + arguments))
-        return [Piece("call", body, call_of(plain(name).removeprefix("call:").strip(), written))]
+        arguments = arguments_of(self._parts.sub(written, brace + arguments))
+        return [Piece("call", body, call_of(plain(name).removeprefix("call:").strip(), arguments))]
 
     def is_open(self, body: str) -> bool:
         return body.count(self.quote) % 2 == 1
