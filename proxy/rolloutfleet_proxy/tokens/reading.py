@@ -92,14 +92,11 @@ class ReplyFormat:
         """
         return [*output[:-1], *self._thought_end, self._same_end.get(output[-1], output[-1])]
 
-    def _tail(self, prompt_ids: Sequence[int]) -> str:
-        return self._alphabet.text(prompt_ids[-_TAIL_TOKENS:])
-
-    def _parser(self, prompt_ids: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
-        has_calls, thinking = bool(tools), self.thinking(prompt_ids) == "open"
+    def _parser(self, tail: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
+        has_calls, thinking = bool(tools), self.thinking(tail) == "open"
         marks = self._written.marks
         if self._name == "gpt-oss":
-            _, start, head = self._tail(prompt_ids).rpartition(marks[0])
+            _, start, head = self._alphabet.text(tail).rpartition(marks[0])
             return parsers.HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
         if self._name == "inkling":
             return parsers.InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
