@@ -57,24 +57,35 @@ class Encoding:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.quick = _fastokens_if_alike(tokenizer)
-        """`fastokens`, as long as it is in use."""
         self._count = 0
+        self.quick: EncodingThread | None = None
+        """`fastokens`, as long as it is in use."""
+        try:
+            encode = _fastokens(tokenizer)
+            quick = EncodingThread(encode)
+            if all(self._agrees(quick, text) for text in _passages()):
+                self.quick = EncodingThread(encode)  # The first one keeps what the passages say.
+        except (ImportError, ValueError, EncoderFailed) as error:
+            log.info("tokenizers alone is used: %s", error)
 
     def ids(self, text: str) -> array[int]:
         """Token ids, as int32."""
         quick = self.quick
         if quick is not None and alike(text):
             self._count += 1
-            checked = text[:CHECKED_AT_MOST] if self._count % CHECK_EVERY == 0 else ""
             try:
-                if not checked or array("i", quick(checked)) == self._exact(checked):
+                if self._count % CHECK_EVERY != 0 or self._agrees(quick, text[:CHECKED_AT_MOST]):
                     return array("i", quick(text))
-                log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used from now on")
                 self.quick = None
             except EncoderFailed as error:
                 log.warning("fastokens failed on a text, which is left to tokenizers: %s", error)
         return self._exact(text)
+
+    def _agrees(self, quick: EncodingThread, text: str) -> bool:
+        is_alike = array("i", quick(text)) == self._exact(text)
+        if not is_alike:
+            log.warning("fastokens and tokenizers differ on a text: tokenizers alone is used")
+        return is_alike
 
     def _exact(self, text: str) -> array[int]:
         # The variant without character offsets is up to twice as quick.
@@ -97,34 +108,15 @@ def _fastokens(tokenizer: Tokenizer) -> Callable[[str], bytes]:
     return lambda text: encode([text], False)[0]
 
 
-def _fastokens_if_alike(tokenizer: Tokenizer) -> EncodingThread | None:
-    """None where it isn't installed, can't read the tokenizer, or differs on a passage."""
-    passages = _passages()
-    try:
-        encode = _fastokens(tokenizer)
-        quick = EncodingThread(encode)
-        found = [array("i", quick(text)) for text in passages]
-    except (ImportError, ValueError, EncoderFailed) as error:
-        log.info("tokenizers alone is used: %s", error)
-        return None
-    exact = tokenizer.encode_batch_fast(passages, add_special_tokens=False)
-    if found != [array("i", encoding.ids) for encoding in exact]:
-        log.warning("fastokens and tokenizers differ on this tokenizer: tokenizers alone is used")
-        return None
-    return EncodingThread(encode)  # Nobody says again what the passages say, which the first one keeps.
-
-
 def _passages() -> list[str]:
     """What tokenizers tell apart: cases, digits, spaces, line ends, marks, scripts, and every assigned Latin letter."""
     words = "The model's answer WASN'T 12345.678e-9, was it? snake_case camelCase HTTPServer x=y+1;//c"
     blanks = " a  b   c\n\n d \r\n\t e\u00a0f\u3000g \n \n  "
     scripts = "Straße naïve e\u0301 日本語のテキスト 中文字符 한국어 العربية ٣٤ हिन्दी ไทย Ⅷ ² 🙂👩‍👩‍👧 “quoted” — …"
     code = '<|x|> </s> [INST] {"name": "f", "arguments": {"n": [1, 2]}}\n```python\ndef f(x):\n    return x**2\n```'
-    plain = "".join(c for c in map(chr, range(1, 0x250)) if c not in _UNLIKE)
-    later = map(chr, range(0x250, 0x3000))
-    assigned = "".join(c for c in later if unicodedata.category(c) != "Cn" and c not in _UNLIKE)
+    letters = "".join(c for c in map(chr, range(1, 0x3000)) if unicodedata.category(c) != "Cn" and c not in _UNLIKE)
     mixed = words + scripts + code + blanks
-    return ["", " ", words, blanks, scripts, code, plain, " ".join(plain), assigned, mixed, mixed * LONG_PASSAGE]
+    return ["", " ", words, blanks, scripts, code, letters, " ".join(letters[:0x250]), mixed, mixed * LONG_PASSAGE]
 
 
 class EncoderFailed(Exception):

@@ -16,7 +16,7 @@ from tests.unit.proxy.tokens.models.families import FAMILIES, PHRASES, tokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from rolloutfleet_engine import model_path
-from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, EncodingThread, _fastokens, _fastokens_if_alike
+from rolloutfleet_proxy.tokens.encoding import CHECK_EVERY, Encoding, EncodingThread, _fastokens
 
 pytest.importorskip("fastokens")
 
@@ -186,4 +186,4 @@ def test_a_tokenizer_that_they_read_differently_is_read_by_tokenizers() -> None:
         encode_batch_fast = other.encode_batch_fast
         to_str = trained("qwen").to_str
 
-    assert _fastokens_if_alike(cast(Any, ReadAsAnother())) is None
+    assert Encoding(cast(Any, ReadAsAnother())).quick is None
