@@ -75,7 +75,8 @@ class _TokenBytes(dict[int, bytes]):
         self._tokenizer = tokenizer
         self._decoder = decoder
         self._table = np.full(size, None, dtype=object)
-        """The same for many ids at once: a lookup by numpy is three times a dict's."""
+        """The same for many ids at once: a lookup by numpy is three times a dict's. Its last row stands for all ids
+        beyond it."""
 
     def __missing__(self, token_id: int) -> bytes:
         if isinstance(token_id, Packed):
@@ -91,14 +92,12 @@ class _TokenBytes(dict[int, bytes]):
     def _joined(self, ids: npt.NDArray[np.int32]) -> bytes:
         if self._decoder is None:
             return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)).encode()
-        places = ids.view(np.uint32)
+        places = np.minimum(ids.view(np.uint32), len(self._table) - 1)
         try:
             return b"".join(self._table.take(places).tolist())
-        except IndexError:  # no word of the tokenizer's
-            return b"".join(map(self.__getitem__, ids.tolist()))
         except TypeError:  # a token that was not met before
-            for token_id in ids.tolist():
-                self._table[token_id] = self[token_id]
+            for place in places.tolist():
+                self._table[place] = self[place]
             return b"".join(self._table.take(places).tolist())
 
     def _bytes(self, token: str) -> bytes:
@@ -140,11 +139,10 @@ class Vocabulary:
         decoder = _decoder_kind(tokenizer)
         self.decodes_by_bytes = decoder is not None
         self.strips_first_space = decoder == "bytes, first space stripped"
-        rows = max(self.size, *self.marks, 0) + 1
+        rows = max(self.size, *self.marks, 0) + 2
         self.token_bytes: Callable[[int], bytes] = _TokenBytes(tokenizer, size=rows, decoder=decoder).__getitem__
         """The bytes that a token stands for; empty for an id outside the vocabulary."""
-        # Its last row stands for all ids beyond it.
-        self._is_mark = np.isin(np.arange(rows + 1), list(self.marks))
+        self._is_mark = np.isin(np.arange(rows), list(self.marks))
         self.added_pattern = _split_pattern(tokenizer) if decoder == "byte level" else _NOTHING
 
     def encodes_quickly(self, text: str = "") -> bool:
