@@ -45,14 +45,11 @@ class ReplyParser(ABC):
         if self._waits_beyond(text):
             self._later.append(text)  # to join it each time would cost the square of a long call
             return []
-        self._text = "".join([self._text, *self._later, text])
-        self._later.clear()
-        return self._advanced(final=False)
+        return self._advanced(text, final=False)
 
     def finish(self) -> list[Piece]:
         """The rest, where no more comes."""
-        self._text = "".join([self._text, *self._later])
-        return self._advanced(final=True)
+        return self._advanced("", final=True)
 
     @abstractmethod
     def _waits_beyond(self, text: str) -> bool:
@@ -62,7 +59,9 @@ class ReplyParser(ABC):
     def _step(self, final: bool) -> bool:
         """Take what can be taken off the text; whether there may be more."""
 
-    def _advanced(self, *, final: bool) -> list[Piece]:
+    def _advanced(self, text: str, *, final: bool) -> list[Piece]:
+        self._text = "".join([self._text, *self._later, text])
+        self._later.clear()
         while self._text and self._step(final):
             pass
         pieces, self._pieces = self._pieces, []
