@@ -251,6 +251,7 @@ _GEMMA = Syntax(
 
 # Of these a reply is several messages (`reply_parsers`).
 _HARMONY = Syntax(
+    answers=("<|start|>",),
     marks=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"),
     think=("<|message|>", "<|end|>"),
     answer_head="<|start|>assistant<|channel|>final<|message|>",

@@ -24,7 +24,8 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
 _CACHED: Final = 64
-"""Entries of the cache that says whether such an end opens a thought."""
+"""Texts of such ends that are kept."""
+_OF_MESSAGES: Final = {"gpt-oss": parsers.HarmonyParser, "inkling": parsers.InklingParser}
 
 
 class StreamDiverged(Exception):
@@ -52,8 +53,8 @@ class ReplyFormat:
         self._alphabet = Alphabet(vocabulary, (*self.syntax.marks, *around), ends, dropped)
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
-        self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
-        self._thinking = lru_cache(_CACHED)(self._thinking_in)
+        self._begins = [each for each in map(self._alphabet.written, self.syntax.begins) if len(each) == 1]
+        self._tail = lru_cache(_CACHED)(self._tail_of)
         self.behind_end = vocabulary.encode(self.syntax.behind_end)
         self._thought_end = vocabulary.encode((self.syntax.think or ("", ""))[1])
         same = list(map(convert, self.syntax.same_ends))
@@ -61,16 +62,16 @@ class ReplyFormat:
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
-        tail = prompt_ids[-_TAIL_TOKENS:]
-        begun = next((place for place in range(len(tail), 0, -1) if tail[place - 1] in self._begins), 0)
-        return self._thinking(tuple(tail[begun:]))
-
-    def _thinking_in(self, ids: Sequence[int]) -> Thinking:
-        tail = self._alphabet.text(ids)
+        tail = self._tail(tuple(prompt_ids[-_TAIL_TOKENS:]))
         # A template of which no answer's mark is known may have users' words in it, but never at its end.
         find: Callable[[str], int] = tail.rfind if self._begins else tail.rstrip().endswith
         opened, closed = map(find, self._written.think or ("\0", "\0"))
         return "free" if opened == closed else "open" if opened > closed else "closed"
+
+    def _tail_of(self, ids: Sequence[int]) -> str:
+        """A prompt's end, behind the last mark of an answer."""
+        text = self._alphabet.text(ids)
+        return text[max(map(text.rfind, self._begins), default=-1) + 1 :]
 
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:
         """What reads the reply to one prompt.
@@ -94,12 +95,9 @@ class ReplyFormat:
 
     def _parser(self, tail: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
         has_calls, thinking = bool(tools), self.thinking(tail) == "open"
-        marks = self._written.marks
-        if self._name == "gpt-oss":
-            _, start, head = self._alphabet.text(tail).rpartition(marks[0])
-            return parsers.HarmonyParser(self._alphabet, marks, prompt_end=head if start else None, has_calls=has_calls)
-        if self._name == "inkling":
-            return parsers.InklingParser(self._alphabet, marks, thinking=thinking, has_calls=has_calls)
+        if of_messages := _OF_MESSAGES.get(self._name):
+            end = self._tail(tuple(tail))
+            return of_messages(self._alphabet, self._written.marks, prompt_end=end, has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
         functions = [tool["function"] for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}

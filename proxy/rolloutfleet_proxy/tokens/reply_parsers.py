@@ -7,6 +7,7 @@ another thing is held back: a call in a thought whose end may follow, and the be
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from rolloutfleet_proxy.tokens.call_reading import (
@@ -24,7 +25,7 @@ from rolloutfleet_proxy.tokens.reply_text import Alphabet
 _MOST_HELD: Final = 16
 """Ends within arguments after which a block ends at the first: to look for the right one must not cost a square."""
 _FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
-_INKLING_CALLS: Final = JsonCalls(("args", "arguments", "parameters"))
+_JSON: Final = JsonCalls(("args", "arguments", "parameters"))
 
 
 class ReplyParser(ABC):
@@ -271,19 +272,32 @@ def _may_become(text: str, mark: str) -> bool:
     return len(text) < len(mark) and mark.startswith(text)
 
 
-class SegmentedParser(ReplyParser):
-    """What these formats share: a message's body is content or reasoning up to a mark, or a call as a whole."""
+class MessagesParser(ReplyParser):
+    """For replies of several messages, `START HEAD OPEN BODY END`: the mark that opens a body says what that is. One
+    without an end goes on to the next start. What is no head is content.
+    """
 
-    _ends: str
-    """The marks that end a message."""
-    _begins: Mapping[Kind, str]
-    """Those that begin something behind a body of each kind that has no end."""
-
-    def __init__(self, alphabet: Alphabet, *, has_calls: bool) -> None:
-        """`has_calls`: whether any are wanted."""
+    def __init__(
+        self, alphabet: Alphabet, start: str, opens: Mapping[str, Kind], ends: str, *, prompt_end: str, has_calls: bool
+    ) -> None:
+        """`prompt_end` is what stands behind the last start of the prompt. `has_calls`: whether any are wanted."""
         super().__init__(alphabet, "own")
-        self._has_calls = has_calls
+        self._opens = {mark: kind for mark, kind in opens.items() if has_calls or kind != "call"}
+        self._stops, self._calls = start + ends, "".join(mark for mark in self._opens if opens[mark] == "call")
+        self._start, self._has_calls = start, has_calls
         self._breaks = frozenset(alphabet.chars.values())
+        self._given: str | None = ""
+        """The head of a message that has begun, as far as the prompt has it; None where none has begun."""
+        self.feed(prompt_end)
+        self._given, self._text = self._text or self._given, ""
+
+    @abstractmethod
+    def _read(self, head: str, body: str) -> WrittenCall:
+        """A call. Raises ValueError or RecursionError where it is none."""
+
+    def _kinds(self, head: str, mark: str) -> tuple[Kind, Kind]:
+        """What a head is, and the body behind it."""
+        return "content", self._opens[mark]
 
     def _waits_beyond(self, text: str) -> bool:
         return self.within == "own" and bool(self._text or self._later) and self._breaks.isdisjoint(text)
@@ -291,120 +305,84 @@ class SegmentedParser(ReplyParser):
     def _step(self, final: bool) -> bool:
         if self.within == "own":
             return self._between(final)
-        # Text of a body up to the first mark that ends it, and that mark, unless it begins something.
-        begins = self._begins[self.within]
-        end = self._first(self._ends + begins)
-        self._take(self.within, len(self._text) if end < 0 else end)
-        if end >= 0:
-            self._take("own", 0 if self._text[0] in begins else 1)
-            self.within = "own"
-        return end >= 0
+        self._take(self.within, self._first(self._stops + (self._calls if self.within == "reasoning" else "")))
+        self.within = "own" if self._text else self.within
+        return True
 
-    @abstractmethod
     def _between(self, final: bool) -> bool:
-        """The step where no body has begun."""
+        behind = 1 if self._text[0] == self._start else 0
+        place = self._first("".join([self._stops, *self._opens]), behind)
+        mark, words = self._text[place : place + 1], self._text[behind:place]
+        if not mark and not final:
+            return False
+        if behind:
+            self._given = ""
+        head = (self._given or "") + words
+        said, kind = self._kinds(head, mark) if mark in self._opens else ("content", "own")
+        if kind == "call":
+            return self._call(head, place + 1, final)
+        if said == "content" and words.strip():
+            self._take("content", place + (mark in self._opens))
+        else:
+            self._take("own", place + (mark not in ("", self._start)))
+        self.within, self._given = kind, None
+        return True
+
+    def _call(self, head: str, start: int, final: bool) -> bool:
+        first = end = self._first(self._stops, start)
+        for _ in range(_MOST_HELD):
+            if self._text[end : end + 1] in ("", self._start) or not _JSON.is_open(self._text[start:end]):
+                break
+            end = self._first(self._stops, end + 1)
+        mark, call = self._text[end : end + 1], None
+        if not mark and not final:
+            return False
+        if mark not in ("", self._start):
+            with suppress(ValueError, RecursionError):
+                call = self._read(self._plain(head), self._plain(self._text[start:end]))
+        self._take("content" if call is None else "call", first if call is None else end, call)
+        self._given = None
+        return True
 
     def _first(self, marks: str, start: int = 0) -> int:
-        """Where the first of these marks stands; -1 for none."""
-        return min((place for place in (self._text.find(mark, start) for mark in marks) if place >= 0), default=-1)
-
-    def _take_call(self, length: int, read: Callable[[], WrittenCall]) -> None:
-        try:
-            self._take("call", length, read())
-        except (ValueError, RecursionError):
-            self._take("content", length)
+        """Where the first of these marks stands; the text's end where there is none."""
+        found = (self._text.find(mark, start) for mark in marks)
+        return min((place for place in found if place >= 0), default=len(self._text))
 
 
-class HarmonyParser(SegmentedParser):
-    """gpt-oss's: `<|start|>HEAD<|message|>BODY`, which `<|end|>` or `<|call|>` ends, or the next start.
+class HarmonyParser(MessagesParser):
+    """gpt-oss's: `<|start|>HEAD<|message|>BODY`, which `<|end|>` or `<|call|>` ends.
 
     See https://github.com/openai/harmony. The channel in a head says what the body is: `analysis` is reasoning. A
     recipient `functions.NAME` makes it a call.
     """
 
-    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str | None, has_calls: bool) -> None:
-        """`marks` are the format's, in the order of its description. `prompt_end` is what stands behind the last start
-        of the prompt; None where there is none."""
-        super().__init__(alphabet, has_calls=has_calls)
-        self._start, self._channel, self._message, *ends = marks
-        self._ends, self._begins = "".join(ends), {"reasoning": self._start, "content": self._start}
-        self._given = prompt_end
-        """The head of a message that has begun, as far as the prompt has it."""
-        self._has_words = False
-        """Whether something was said between messages."""
-        if prompt_end is not None and self._message in prompt_end:
-            self._begin_body(prompt_end.partition(self._message)[0])
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str, has_calls: bool) -> None:
+        """`marks` are the format's, in the order of its description."""
+        start, self._channel, message, *ends = marks
+        opens: dict[str, Kind] = {message: "content"}
+        super().__init__(alphabet, start, opens, "".join(ends), prompt_end=prompt_end, has_calls=has_calls)
 
-    def _between(self, final: bool) -> bool:
-        has_begun = self._given is not None or self._text.startswith(self._start)
-        behind_start = 0 if self._given is not None else 1
-        message = self._text.find(self._message) if has_begun else -1
-        again = self._text.find(self._start, behind_start)
-        if message < 0 or 0 <= again < message:  # words between messages, or a head without a body
-            words = self._text if again < 0 else self._text[:again]
-            self._has_words = has_begun or self._has_words or bool(words.strip())
-            if again < 0 and not final and (has_begun or not self._has_words):
-                return False
-            self._take("content" if self._has_words else "own", len(words))
-            self._given = None
-            return True
-        head = (self._given or "") + self._text[behind_start:message]
+    def _kinds(self, head: str, mark: str) -> tuple[Kind, Kind]:
+        if self._given is None:
+            return "content", "content"
+        if _FUNCTION.search(head):
+            return "content", "call" if self._has_calls else "content"
+        return "own", "reasoning" if head.partition(self._channel)[2].split()[:1] == ["analysis"] else "content"
+
+    def _read(self, head: str, body: str) -> WrittenCall:
         function = _FUNCTION.search(head)
-        if function and self._has_calls:
-            return self._call(function[1], message + 1, final)
-        self._take("content" if function else "own", message + 1)
-        self._begin_body(head)
-        return True
-
-    def _begin_body(self, head: str) -> None:
-        channel = head.partition(self._channel)[2].split()
-        self.within = "reasoning" if channel[:1] == ["analysis"] else "content"
-        self._given, self._has_words = None, False
-
-    def _call(self, name: str, start: int, final: bool) -> bool:
-        end = self._first(self._start + self._ends, start)
-        if end < 0 and not final:
-            return False
-        self._given, self._has_words = None, False
-        if end < 0 or self._text[end] == self._start:
-            self._take("content", len(self._text) if end < 0 else end)
-        else:
-            body = self._plain(self._text[start:end])
-            self._take_call(end + 1, lambda: call_of(name, arguments_of(body)))
-        return True
+        return call_of(function and function[1], arguments_of(body))
 
 
-class InklingParser(SegmentedParser):
-    """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`;
-    `<|end_message|>` ends it."""
+class InklingParser(MessagesParser):
+    """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`."""
 
-    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, thinking: bool, has_calls: bool) -> None:
-        """`marks` are the format's, as its description orders them. `thinking`: whether the prompt opened a thought."""
-        super().__init__(alphabet, has_calls=has_calls)
-        model, said, thought, self._end, *invokes = marks
-        self._kinds: dict[str, Kind] = {model: "own", said: "content", thought: "reasoning"}
-        self._ends, self._invokes = self._end, "".join(invokes)
-        self._begins = {"reasoning": invokes[0] if has_calls else "", "content": ""}
-        self.within = "reasoning" if thinking else "own"
+    def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str, has_calls: bool) -> None:
+        """`marks` are the format's, as its description orders them."""
+        start, said, thought, end, *invokes = marks
+        opens: dict[str, Kind] = {said: "content", thought: "reasoning", **dict.fromkeys(invokes, "call")}
+        super().__init__(alphabet, start, opens, end, prompt_end=prompt_end, has_calls=has_calls)
 
-    def _between(self, final: bool) -> bool:
-        if self._text[0] in self._kinds:
-            self.within = self._kinds[self._text[0]]
-            self._take("own", 1)
-            return True
-        # A call, or text without the mark of its kind.
-        end = behind = self._text.find(self._end)
-        invoke = self._first(self._invokes) if self._has_calls else -1
-        while 0 <= invoke < behind and _INKLING_CALLS.is_open(self._text[invoke + 1 : behind]):
-            behind = self._text.find(self._end, behind + 1)
-        if behind < 0 and not (final and end >= 0):
-            self._take("content", len(self._text) if final else 0)
-            return final
-        end = max(end, behind)
-        if 0 <= invoke < end:
-            head, payload = self._plain(self._text[:invoke]).strip(), self._plain(self._text[invoke + 1 : end])
-            self._take_call(end, lambda: _INKLING_CALLS.call(payload, {}, head=head))
-        else:
-            self._take("content", end)
-        self._take("own", 1)
-        return True
+    def _read(self, head: str, body: str) -> WrittenCall:
+        return _JSON.call(body, {}, head=head.strip())

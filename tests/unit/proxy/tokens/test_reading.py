@@ -289,6 +289,21 @@ def test_marks_of_thoughts_are_text_where_the_format_has_none_unasked(
     assert message["content"] == (text if reasoning is None else "Hello.")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gpt-oss", "So.<|end|><|call|>\n<|start|>assistant<|channel|>final<|message|>Hello.<|end|><|end|>"),
+        ("inkling", "<|content_thinking|>So.<|end_message|><|end_message|><|content_text|>Hello.<|message_model|>"),
+    ],
+)
+def test_marks_between_messages_are_no_text(models: Path, name: str, text: str) -> None:
+    model = chat_format(name, models)
+    output, prompt = model.vocabulary.encode(text, add_special_tokens=False), prompt_of(model, "first")
+    sent, message = streamed(model, prompt, [[each] for each in output])
+    assert (message["content"], message["reasoning_content"]) == ("Hello.", "So.")
+    assert joined(flatten(sent)) == flat(message)
+
+
 @pytest.mark.parametrize("opened", ["<|content_thinking|>", "<|message_model|><|content_thinking|>"])
 @pytest.mark.parametrize("thought", ["", "Or n"])
 @pytest.mark.parametrize("ended", ["", "<|content_model_end_sampling|>"])
