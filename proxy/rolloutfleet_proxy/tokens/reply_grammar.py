@@ -14,7 +14,6 @@ matches. The tests compile all that can be asked for side by side.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec import Struct
@@ -93,22 +92,21 @@ def either(forms: Sequence[Form]) -> Form:
     return forms[0] if len(forms) == 1 else {"type": "or", "elements": list(forms)}
 
 
-@dataclass(frozen=True, slots=True)
 class Parameters:
     """How a format writes a function's arguments one by one, strings as they are and all else as JSON.
 
     A text is read by the parameter's schema (`argument_values`): as another value only where that is allowed, else as
     the string that it is. So strings need no quotes, whatever they look like. One that reads as another allowed value
     can't be written: under integer or string, `12` is the number.
-
-    `named` is what stands before a value, by the parameter's name or the form of any name. `end` follows the value, and
-    `kept_out` is what a string never holds. `python_words`: `True`, `False` and `None` are written too.
     """
 
-    named: Callable[[Form], Form]
-    end: Form
-    kept_out: Sequence[str]
-    python_words: bool = False
+    def __init__(self, calls: SpelledCalls, literal: Callable[[str], list[Form]], kept_out: Sequence[str]) -> None:
+        """`literal` has the forms of a text of `calls`. `kept_out` is what a string never holds, beside the texts that
+        end it."""
+        self._before, self._between, self._end = map(literal, calls.argument)
+        ends = filter(None, map(str.strip, (calls.argument[2], calls.end)))
+        self._string: Form = {"type": "any_text", "excludes": list(dict.fromkeys((*ends, *kept_out)))}
+        self._python_words = calls.python_words
 
     def forms(self, schema: Schema) -> list[Form]:
         """One for each argument, in the order declared. `schema` is one of `arguments_schemas`."""
@@ -116,13 +114,16 @@ class Parameters:
         parts: list[Form] = []
         for name, value in properties.items():
             if _NAME.fullmatch(name):
-                part = sequence([self.named(text(name)), self._value(value)])
+                part = self._argument(text(name), value)
                 parts.append(part if name in schema["required"] else optional(part))
         others = schema.get("additionalProperties", not properties)
         if others is not False:
-            more = self._value({} if others is True else others)
-            parts.append({"type": "star", "content": sequence([self.named(_ANY_NAME), more])})
+            more = self._argument(_ANY_NAME, {} if others is True else others)
+            parts.append({"type": "star", "content": more})
         return parts
+
+    def _argument(self, name: Form, schema: Schema) -> Form:
+        return sequence([*self._before, name, *self._between, self._value(schema)])
 
     def _value(self, schema: Schema) -> Form:
         """With what ends it."""
@@ -132,14 +133,14 @@ class Parameters:
         if "enum" in schema or kind in _VALUES:
             form = either([text(each) for each in self._texts(schema.get("enum") or _VALUES[kind])])
         elif kind == "string":
-            form = {"type": "any_text", "excludes": list(self.kept_out)}
+            form = self._string
         else:
             form = json_value(schema)
-        return sequence([form, self.end])
+        return sequence([form, *self._end])
 
     def _texts(self, values: list[Any]) -> list[str]:
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        if self.python_words:
+        if self._python_words:
             texts += [str(value) for value in values if value is None or isinstance(value, bool)]
         return list(dict.fromkeys(texts))
 
@@ -223,16 +224,9 @@ class ReplyGrammar:
         return [*self._literal(around.begin), *one, *more, *self._literal(around.end), *line]
 
     def _arguments(self, reader: CallReader) -> Callable[[Schema], Sequence[Form]]:
-        if not isinstance(reader, SpelledCalls):
-            return lambda schema: [json_value(schema)]
-        before, between, behind = reader.argument
-        tags = [tag for tag in map(str.strip, (behind, reader.end)) if tag]
-        return Parameters(
-            named=lambda name: sequence([*self._literal(before), name, *self._literal(between)]),
-            end=sequence(self._literal(behind)),
-            kept_out=tuple(dict.fromkeys((*tags, *self._kept_out))),
-            python_words=reader.python_words,
-        ).forms
+        if isinstance(reader, SpelledCalls):
+            return Parameters(reader, self._literal, self._kept_out).forms
+        return lambda schema: [json_value(schema)]
 
     def _literal(self, literal: str) -> list[Form]:
         """A text of the format's description, its marks as tokens."""

@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from rolloutfleet_proxy.tokens.reply_grammar import Form, Parameters, sequence, text
+from rolloutfleet_proxy.tokens.call_reading import SpelledCalls
+from rolloutfleet_proxy.tokens.reply_grammar import Parameters, text
 
 MANY = 100
 
 
-def named(name: Form) -> Form:
-    return sequence([text("<"), name, text(">")])
+def spelled(*, python_words: bool) -> Parameters:
+    calls = SpelledCalls(("", ""), ("<", ">", "</>"), python_words=python_words)
+    return Parameters(calls, lambda value: [text(value)], ())
 
 
-PARAMETERS = Parameters(named=named, end=text("</>"), kept_out=("</>",))
+PARAMETERS = spelled(python_words=False)
 
 
 def declared(value: Any, **definitions: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Arguments that a format writes one by one: what their grammar takes, and its bounds, whatever a tool declares."""
 
 import json
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
-from tests.unit.proxy.tokens.growing import GROWING, PARAMETERS, REFERENCE, declared
+from tests.unit.proxy.tokens.growing import GROWING, PARAMETERS, REFERENCE, declared, spelled
 from tests.unit.proxy.tokens.kinds import KINDS, LIKE_JSON, TEXTS, hoisted
 
 from rolloutfleet_engine.structural_tags import lark_of
@@ -99,7 +98,7 @@ BYTES = LLTokenizer("byte")
 def test_pythons_words_are_taken_beside_jsons_where_the_format_writes_them(
     schema: Any, taken: dict[str, str], python_words: bool
 ) -> None:
-    grammar = Grammar(declared(schema), replace(PARAMETERS, python_words=python_words))
+    grammar = Grammar(declared(schema), spelled(python_words=python_words))
     assert all(map(grammar.takes, taken))
     words = {word for word in PYTHON_WORDS if grammar.takes(word)}
     assert words == (set(taken.values()) if python_words else set())
@@ -114,7 +113,7 @@ def test_grammar_takes_declared_values_as_written_and_no_text_that_is_read_as_an
     definitions: dict[str, Any] = {}
     parameters = declared(hoisted(kind.schema, definitions), **definitions)
     assume("\\u0000" not in json.dumps(parameters))  # it is kept from engines
-    grammar = Grammar(parameters, replace(PARAMETERS, python_words=python_words))
+    grammar = Grammar(parameters, spelled(python_words=python_words))
     value = data.draw(kind.values)
     assert grammar.takes(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     if python_words and (value is None or isinstance(value, bool)):
