@@ -116,7 +116,7 @@ class TaggedParser(ReplyParser):
     def feed(self, text: str) -> list[Piece]:
         if text and not self._text and not self._lead:
             marks = self._format.marks.get(self.within)
-            if marks is not None and marks.are_no_part_of(text):
+            if marks is not None and not marks.first_in(text) and not marks.begun(text):
                 return [Piece(self.within, self._plain(text))]
         return super().feed(text) if text else []
 
@@ -254,10 +254,6 @@ class _Marks:
         if self._pattern is None or (not self._spelled and text.isascii()):
             return None  # ASCII has none of the characters that stand for tokens
         return self._pattern.search(text)
-
-    def are_no_part_of(self, text: str) -> bool:
-        """Whether a text has no mark, and not the beginning of one at its end."""
-        return not (self.first_in(text) or self.begun(text))
 
 
 def overlap(text: str, mark: str) -> int:
