@@ -66,8 +66,10 @@ class CallReader(ABC):
 
     quotes: ClassVar[bool] = True
     """Whether strings are quoted, so that an end mark in one is surely none."""
-    function: tuple[str, str] | None
-    """What is written around a function's name; None where calls are only read."""
+    is_held: ClassVar[bool] = True
+    """Whether a grammar can hold a reply to such calls."""
+    function: tuple[str, str]
+    """What is written around a function's name."""
     end: str
     """What is written behind the arguments."""
 
@@ -276,20 +278,24 @@ class SpelledCalls(CallReader):
             if tag.lastgroup == "end":
                 pieces.append(Piece("call", tag.group()))
                 return written, tag.end()
-            name = (tag["key"] or "").strip()
-            if not name or name in written:
-                raise ValueError("no key, or one that comes twice")
             close = self._close(body, tag.end())
             value = body[tag.end() : close.start()]
             if self.end and re.search(rf"{_tag(self.end)}\s*{self._name.pattern}", value):
                 raise ValueError("an argument without its end")
             if self.argument[2].startswith("\n"):
                 value = value.removesuffix("\n")
-            schema = parameter_schema(parameters, name)
-            written[name] = value_of(plain(value), schema, parameters, python_words=self.python_words)
+            name, value = self._argument((tag["key"] or "").strip(), plain(value), parameters)
+            if not name or name in written:
+                raise ValueError("no key, or one that comes twice")
+            written[name] = value
             pieces.append(Piece("call", body[tag.start() : close.end()]))
             at = close.end()
         return written, at
+
+    def _argument(self, key: str, text: str, parameters: Any) -> tuple[str, str]:
+        """Its name, and its value as JSON."""
+        schema = parameter_schema(parameters, key)
+        return key, value_of(text, schema, parameters, python_words=self.python_words)
 
     def _close(self, body: str, at: int) -> re.Match[str]:
         """The end of a value that begins here: arguments that it holds are whole, and of ends in a row it is the last.
@@ -322,33 +328,16 @@ def _tag(literal: str) -> str:
     return r"\s*".join(re.escape(part) for part in _BETWEEN_TAGS.split(literal) if part)
 
 
-@dataclass(frozen=True)
-class DsmlCalls(CallReader):
-    """DeepSeek V4's, which says of each argument whether it is a string. A block begins with the function's name."""
+class DsmlCalls(SpelledCalls):
+    """DeepSeek V4's, which says of each argument whether it is a string."""
 
-    mark: str
-    """In each of its tags."""
+    is_held: ClassVar = False
 
-    quotes: ClassVar = False
-    function = None
-
-    @cached_property
-    def _parameter(self) -> re.Pattern[str]:
-        opened, closed = f"<{self.mark}parameter", f"</{self.mark}parameter>"
-        return re.compile(rf'{opened} name="([^"]*)" string="(true|false)">([\s\S]*?){closed}\s*')
-
-    def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
-        name, behind, rest = body.partition('">')
-        parts = self._parameter.split(rest.lstrip())
-        if not behind or any(parts[::4]):
-            raise ValueError("words beside parameters")
-        pairs: list[tuple[str, str]] = []
-        for key, is_string, text in zip(*(map(plain, parts[at::4]) for at in (1, 2, 3)), strict=True):
-            pairs.append((key, json.dumps(text, ensure_ascii=False) if is_string == "true" else _in_json(text)))
-        return [Piece("call", body, call_of(name, _joined(_once(pairs))))]
-
-    def is_open(self, body: str) -> bool:
-        return body.rfind(f"<{self.mark}parameter") > body.rfind(f"</{self.mark}parameter>")
+    def _argument(self, key: str, text: str, parameters: Any) -> tuple[str, str]:
+        name, _, is_string = key.partition('" string="')
+        if is_string not in ("true", "false"):
+            raise ValueError("neither a string nor another value")
+        return name, _in_json(text) if is_string == "false" else json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -357,7 +346,7 @@ class GemmaCalls(CallReader):
 
     quote: str
 
-    function = None
+    is_held: ClassVar = False
 
     @cached_property
     def _parts(self) -> re.Pattern[str]:

@@ -229,7 +229,7 @@ _DEEPSEEK_V4 = Syntax(
         closing=f"</{_DSML}invoke>",
         end=f"</{_DSML}tool_calls>",
     ),
-    calls=forms.DsmlCalls(_DSML),
+    calls=forms.DsmlCalls(("", '">\n'), (f'<{_DSML}parameter name="', '">', f"</{_DSML}parameter>\n")),
 )
 _LLAMA = Syntax(
     answers=("<|end_header_id|>",),

@@ -159,8 +159,8 @@ class ReplyGrammar:
         }
         self.thinks = bool(think) and all(mark in self._tokens for mark in think)
         has_answer_mark = any(vocabulary.convert_tokens_to_ids(each) is not None for each in syntax.begins[:1])
-        is_written = syntax.calls is not None and syntax.calls.function is not None
-        self.holds_calls = is_written and has_answer_mark and all(mark in self._tokens for mark in syntax.marks)
+        is_held = syntax.calls is not None and syntax.calls.is_held
+        self.holds_calls = is_held and has_answer_mark and all(mark in self._tokens for mark in syntax.marks)
         """Whether there is a grammar of the format's tool calls."""
         around = filter(None, (*syntax.around.sections, syntax.around.block[0]))
         kept_out = (*self._tokens, *think, *around, *(vocabulary.decode([each]) for each in ends))
@@ -211,7 +211,7 @@ class ReplyGrammar:
         around, reader = self._syntax.around, self._syntax.calls
         if not wanted.functions:
             return []
-        assert reader is not None and reader.function is not None, "no grammar of this format's calls"
+        assert reader is not None and reader.is_held, "no grammar of this format's calls"
         before, behind = reader.function
         arguments = self._arguments(reader)
         named = self._literal(behind)

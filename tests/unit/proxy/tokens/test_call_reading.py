@@ -59,7 +59,7 @@ def test_values_that_a_format_writes_are_read(models: Path, name: str) -> None:
         assume(name != "gemma4" or _has_plain_keys(value))  # it doesn't quote them
         output = calling(name, model, args, value)
         expected = value
-        if isinstance(calls, SpelledCalls):  # `12` and "12" are written alike
+        if isinstance(calls, SpelledCalls) and calls.is_held:  # `12` and "12" are written alike
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             words = calls.python_words
             expected = json.loads(value_of(text, parameter_schema(parameters, "v"), parameters, python_words=words))
