@@ -153,9 +153,9 @@ class ReplyGrammar:
         self._replies = replies
         self._syntax = syntax = replies.syntax
         think = syntax.think or ()
-        ids = {mark: vocabulary.convert_tokens_to_ids(mark) for mark in (*syntax.marks, *think)}
-        self._tokens = {
-            mark: {"type": "token", "token": each} for mark, each in ids.items() if each in vocabulary.marks
+        ids = ((mark, vocabulary.convert_tokens_to_ids(mark)) for mark in (*syntax.marks, *think))
+        self._tokens: dict[str, Form] = {
+            mark: {"type": "token", "token": each} for mark, each in ids if each in vocabulary.marks
         }
         self.thinks = bool(think) and all(mark in self._tokens for mark in think)
         has_answer_mark = any(vocabulary.convert_tokens_to_ids(each) is not None for each in syntax.begins[:1])
@@ -175,10 +175,9 @@ class ReplyGrammar:
         if wanted.required:
             reply = calls
         elif not self._syntax.around.block[0]:
-            said = sequence([_NO_CALL, self._free])
-            reply = [either([said, sequence(calls)] if calls else [said])]
+            reply = [either([sequence([_NO_CALL, self._free]), *calls])]
         else:
-            reply = [self._free, *([optional(sequence(calls))] if calls else [])]
+            reply = [self._free, *map(optional, calls)]
         lead = self._literal(self._syntax.lead) if thinking == "free" else []
         return self._tag([*lead, *self._thought(thinking), *reply])
 
@@ -208,6 +207,7 @@ class ReplyGrammar:
         return [optional(sequence([*self._literal(lead), opened, *self._literal(syntax.label), *thought]))]
 
     def _calls(self, wanted: Wanted) -> list[Form]:
+        """The form of all of them; nothing where none is wanted."""
         around, reader = self._syntax.around, self._syntax.calls
         if not wanted.functions:
             return []
@@ -221,7 +221,7 @@ class ReplyGrammar:
         is_only = wanted.single or not around.block[0]
         more = [] if is_only else [{"type": "star", "content": sequence([*between, *one])}]
         line = [optional(text("\n"))] if around.ends_line else []
-        return [*self._literal(around.begin), *one, *more, *self._literal(around.end), *line]
+        return [sequence([*self._literal(around.begin), *one, *more, *self._literal(around.end), *line])]
 
     def _arguments(self, reader: CallReader) -> Callable[[Schema], Sequence[Form]]:
         if isinstance(reader, SpelledCalls):
