@@ -191,8 +191,7 @@ class TaggedParser(ReplyParser):
     def _block(self, final: bool) -> bool:
         begin, end_mark, calls = self._format.begin, self._format.end, self._format.calls
         assert calls is not None
-        whole = len(self._text) if final else -1
-        end = self._text.find(end_mark, self._searched) if begin else whole
+        end = self._text.find(end_mark, self._searched) if begin else len(self._text) if final else -1
         if end < 0:
             self._searched = max(self._searched, len(self._text) - len(end_mark) + 1)
             if final:
@@ -210,8 +209,8 @@ class TaggedParser(ReplyParser):
         except (ValueError, RecursionError):
             self._take_as_text(behind)
             return True
-        for kind, text, call in (Piece("call", begin), *read, Piece("call", end_mark)):
-            self._pieces.append(Piece(kind, self._plain(text), call))
+        pieces = (Piece("call", begin), *read, Piece("call", end_mark))
+        self._pieces += [piece._replace(text=self._plain(piece.text)) for piece in pieces]
         self._text, self.within, self._in_section = self._text[behind:], "content", True
         return True
 
@@ -273,14 +272,11 @@ class MessagesParser(ReplyParser):
     without an end goes on to the next start. What is no head is content.
     """
 
-    def __init__(
-        self, alphabet: Alphabet, start: str, opens: Mapping[str, Kind], ends: str, *, prompt_end: str, has_calls: bool
-    ) -> None:
-        """`prompt_end` is what stands behind the last start of the prompt. `has_calls`: whether any are wanted."""
+    def __init__(self, alphabet: Alphabet, start: str, opens: Mapping[str, Kind], ends: str, prompt_end: str) -> None:
+        """`prompt_end` is what stands behind the last start of the prompt."""
         super().__init__(alphabet, "own")
-        self._opens = {mark: kind for mark, kind in opens.items() if has_calls or kind != "call"}
-        self._stops, self._calls = start + ends, "".join(mark for mark in self._opens if opens[mark] == "call")
-        self._start, self._has_calls = start, has_calls
+        self._start, self._opens, self._stops = start, opens, start + ends
+        self._calls = "".join(mark for mark, kind in opens.items() if kind == "call")
         self._breaks = frozenset(alphabet.chars.values())
         self._given: str | None = ""
         """The head of a message that has begun, as far as the prompt has it; None where none has begun."""
@@ -354,10 +350,10 @@ class HarmonyParser(MessagesParser):
     """
 
     def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str, has_calls: bool) -> None:
-        """`marks` are the format's, in the order of its description."""
+        """`marks` are the format's, in the order of its description. `has_calls`: whether any are wanted."""
         start, self._channel, message, *ends = marks
-        opens: dict[str, Kind] = {message: "content"}
-        super().__init__(alphabet, start, opens, "".join(ends), prompt_end=prompt_end, has_calls=has_calls)
+        self._has_calls = has_calls
+        super().__init__(alphabet, start, {message: "content"}, "".join(ends), prompt_end)
 
     def _kinds(self, head: str, mark: str) -> tuple[Kind, Kind]:
         if self._given is None:
@@ -375,10 +371,11 @@ class InklingParser(MessagesParser):
     """Inkling's: each message begins with the mark of its kind, or is a call, `NAME<|content_invoke_tool_json|>{…}`."""
 
     def __init__(self, alphabet: Alphabet, marks: Sequence[str], *, prompt_end: str, has_calls: bool) -> None:
-        """`marks` are the format's, as its description orders them."""
+        """`marks` are the format's, as its description orders them. `has_calls`: whether any are wanted."""
         start, said, thought, end, *invokes = marks
-        opens: dict[str, Kind] = {said: "content", thought: "reasoning", **dict.fromkeys(invokes, "call")}
-        super().__init__(alphabet, start, opens, end, prompt_end=prompt_end, has_calls=has_calls)
+        opens: dict[str, Kind] = {said: "content", thought: "reasoning"}
+        opens |= dict.fromkeys(invokes if has_calls else (), "call")
+        super().__init__(alphabet, start, opens, end, prompt_end)
 
     def _read(self, head: str, body: str) -> WrittenCall:
         return _JSON.call(body, {}, head=head.strip())
