@@ -101,8 +101,8 @@ def _named(schema: Schema, name: str) -> list[Any]:
 
 
 def _additional(schema: Schema, name: str) -> list[Any]:
-    others = schema.get("additionalProperties")
-    return [others] if isinstance(others, dict) else []
+    others = given(schema, "additionalProperties", dict)
+    return [others] if others else []
 
 
 def _alternatives(schema: Schema) -> list[list[Any]]:

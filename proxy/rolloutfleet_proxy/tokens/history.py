@@ -115,8 +115,7 @@ def at_risk(messages: Sequence[Message], support: Support, *, start: int) -> Ite
     """Messages that a format may have dropped nevertheless, by their place in the conversation."""
     for index, message in enumerate(messages, start):
         # The first message of a conversation is what every format has a place for, or refuses.
-        later_system = index > 0 and _is_system(message)
-        if later_system or (not support.text_with_calls and _has_text_with_calls(message)):
+        if (index > 0 and _is_system(message)) or (not support.text_with_calls and _has_text_with_calls(message)):
             yield index, message
 
 
