@@ -183,9 +183,6 @@ class NamedJson(CallReader):
         name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip())
         return [Piece("call", body, call_of(name, arguments_of(arguments), call_id))]
 
-    def is_open(self, body: str) -> bool:
-        return super().is_open(body.partition(self.mark)[2])
-
 
 def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     """`function`, and the name before its arguments in a fence; or as V3.1 writes it, the name and the arguments."""

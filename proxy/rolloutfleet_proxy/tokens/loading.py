@@ -87,9 +87,7 @@ class ModelSource(Struct, frozen=True):
                     f"{files.name}: no chat format is known for model type {files.model_type!r}, and the model has no "
                     f"chat template; name a renderer"
                 )
-            log.warning(
-                "%s: no renderer fits; its own chat template is used, rendered whole for every turn", files.name
-            )
+            log.warning("%s: no renderer fits; its own chat template is used, rendered whole each turn", files.name)
             return chat_format("default")
         except Unrenderable as error:
             raise ModelUnreadable(str(error)) from error

@@ -153,7 +153,7 @@ class GrowingReply:
         deltas: list[Delta] = []
         fields: dict[Kind, str] = {"reasoning": REASONING, "content": CONTENT}
         for kind, field in fields.items():
-            text, sent = message.get(field) or "", self._said[kind].text
+            text, sent = message.get(field) or "", "".join(self._said[kind].sent)
             if not text.startswith(sent):
                 raise StreamDiverged(f"{len(sent)} characters of {field} were sent that the message doesn't begin with")
             self._send(kind, text[len(sent) :], deltas)
@@ -172,7 +172,7 @@ class GrowingReply:
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
         for kind, said in self._said.items():
             self._send(kind, said.end(), [])
-        reasoning, content = self._said["reasoning"].text, self._said["content"].text
+        reasoning, content = ("".join(said.sent) for said in self._said.values())
         message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
         if reasoning:
             message[REASONING] = reasoning
@@ -234,10 +234,6 @@ class _Said:
         self._held: list[str] = []
         """What ends so far, and may yet be the end."""
         self._called = False
-
-    @property
-    def text(self) -> str:
-        return "".join(self.sent)
 
     def add(self, text: str) -> str:
         """What is certain of this text and what was held back before it."""

@@ -8,17 +8,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
-from rolloutfleet_proxy.tokens.call_reading import (
-    JsonCalls,
-    Kind,
-    Parameters,
-    Piece,
-    WrittenCall,
-    arguments_of,
-    call_of,
-)
+from rolloutfleet_proxy.tokens.call_reading import JsonCalls, Kind, Piece, WrittenCall, arguments_of, call_of
 from rolloutfleet_proxy.tokens.call_syntax import Around, Syntax
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
@@ -98,8 +90,9 @@ class Tagged:
 class TaggedParser(ReplyParser):
     """For one reply. Its steps are those of what the text is."""
 
-    def __init__(self, tagged: Tagged, *, thinking: bool, tools: Parameters) -> None:
-        """`thinking`: whether the prompt opened a thought. `tools` are the parameters of the declared ones."""
+    def __init__(self, tagged: Tagged, *, thinking: bool, tools: Mapping[str, Any]) -> None:
+        """`thinking`: whether the prompt opened a thought. `tools` are the schemas of the declared ones' arguments, by
+        name."""
         super().__init__(tagged.alphabet, "reasoning" if thinking else "own")
         self._format = tagged
         self._tools = tools
