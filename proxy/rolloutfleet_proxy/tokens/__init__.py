@@ -7,13 +7,8 @@ quarter of the time that a proxy takes to start. Nothing here asks a server thro
 import sys
 from types import ModuleType
 
-
-def _leave_out_client() -> None:
-    left_out = ModuleType("renderers.client", "Left out: see rolloutfleet_proxy.tokens.")
-    for name in ("MalformedGenerateResponseError", "OverlongPromptError"):  # what `renderers` itself takes from there
-        setattr(left_out, name, type(name, (Exception,), {}))
-    sys.modules[left_out.__name__] = left_out
-
-
 if "renderers" not in sys.modules:
-    _leave_out_client()
+    _left_out = ModuleType("renderers.client", "Left out: see rolloutfleet_proxy.tokens.")
+    for _name in ("MalformedGenerateResponseError", "OverlongPromptError"):  # what `renderers` itself takes from there
+        setattr(_left_out, _name, type(_name, (Exception,), {}))
+    sys.modules[_left_out.__name__] = _left_out

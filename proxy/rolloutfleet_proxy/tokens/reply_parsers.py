@@ -276,9 +276,9 @@ class MessagesParser(ReplyParser):
         self.feed(prompt_end)
         self._given, self._text = self._text or self._given, ""
 
-    @abstractmethod
     def _read(self, head: str, body: str) -> WrittenCall:
-        """A call. Raises ValueError or RecursionError where it is none."""
+        """A call, its function's name in its head or its body. Raises ValueError or RecursionError where it is none."""
+        return _JSON.call(body, {}, head=head.strip())
 
     def _kinds(self, head: str, mark: str) -> tuple[Kind, Kind]:
         """What a head is, and the body behind it."""
@@ -369,6 +369,3 @@ class InklingParser(MessagesParser):
         opens: dict[str, Kind] = {said: "content", thought: "reasoning"}
         opens |= dict.fromkeys(invokes if has_calls else (), "call")
         super().__init__(alphabet, start, opens, end, prompt_end)
-
-    def _read(self, head: str, body: str) -> WrittenCall:
-        return _JSON.call(body, {}, head=head.strip())

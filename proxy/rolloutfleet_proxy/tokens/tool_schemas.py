@@ -154,15 +154,14 @@ class _Relaxing:
         if not kinds or any(kind not in TYPES for kind in kinds):
             return {}
         self.room -= EACH * (len(kinds) - 1)
-        choices = [self._of_kind(kind, form, within) for kind in kinds]
+        choices = [{"type": kind, **self._inner(kind, form, within)} for kind in kinds]
         return {"anyOf": choices} if len(choices) > 1 else choices[0]
 
-    def _of_kind(self, kind: str, form: Schema, within: tuple[int, ...]) -> Schema:
+    def _inner(self, kind: str, form: Schema, within: tuple[int, ...]) -> Schema:
         if kind == "object":
-            return {"type": kind, **self._object(form, within)}
-        if kind == "array" and isinstance(form.get("items"), dict):
-            return {"type": kind, "items": self._relaxed(form["items"], within)}
-        return {"type": kind}
+            return self._object(form, within)
+        has_items = kind == "array" and isinstance(form.get("items"), dict)
+        return {"items": self._relaxed(form["items"], within)} if has_items else {}
 
     def _object(self, form: Schema, within: tuple[int, ...]) -> Schema:
         others: Any = True if "patternProperties" in form else form.get("additionalProperties")

@@ -85,8 +85,7 @@ class _TokenBytes(dict[int, bytes]):
             # Never kept: what packs ids is equal to such a key.
             return b""
         token = self._tokenizer.id_to_token(int(token_id))
-        value = b"" if token is None else self._bytes(token)
-        self[token_id] = value
+        value = self[token_id] = b"" if token is None else self._bytes(token)
         return value
 
     def _joined(self, ids: npt.NDArray[np.int32]) -> bytes:
