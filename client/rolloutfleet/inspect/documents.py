@@ -22,27 +22,17 @@ _LONG: Final = {"messages", "tokens", "tools", "template_kwargs"}
 """What a tree leaves out."""
 SUMMARY: Final = ("branches", "reward", "rewarded", "output_tokens", "version_min", "version_max", "last_activity_at")
 """Of a session's line: what follows from its turns."""
+_NAMES: Final = ("session_id", "task_id", "group_id", "state", "outcome", "outcome_reason", "fate", "ordinal")
+_FIGURES: Final = ("created_at", "turns", "tokens", "in_flight", *SUMMARY)
 
 
 def session_of_status(status: SessionStatus) -> Json:
     """A session's line in the list. None: not known."""
     return {
         "key": status.session_id,
-        "session_id": status.session_id,
-        "task_id": status.task_id,
-        "group_id": status.group_id,
         "group": safe_name(status.group_id),
-        "state": status.state,
-        "outcome": status.outcome,
-        "outcome_reason": status.outcome_reason,
-        "fate": status.fate,
-        "ordinal": status.ordinal,
         "source": "fleet",
-        "created_at": status.created_at,
-        "turns": status.turns,
-        "tokens": status.tokens,
-        "in_flight": status.in_flight,
-        **{name: getattr(status, name) for name in SUMMARY},
+        **{name: getattr(status, name) for name in (*_NAMES, *_FIGURES)},
     }
 
 

@@ -19,6 +19,8 @@ DEEPEST: Final = 4
 MOST_FILES: Final = 100_000
 LARGEST: Final = 512 << 20
 """Bytes of an export's file, and of what a compressed one expands to: exports are read whole."""
+_OF_SESSION: Final = ("session_id", "task_id", "group_id", "outcome", "outcome_reason", "created_at", "turns", "tokens")
+"""What the head of a dump says of its session under the names that a line has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +101,9 @@ def _glanced_at(folder: Path, file: str) -> Found | None:
 
 
 def _of_head(head: DumpHead) -> Json:
-    session = head.session
-    return _line(
-        session_id=session.session_id,
-        task_id=session.task_id,
-        group_id=session.group_id,
-        state="kept" if head.is_kept else "dumped",
-        outcome=session.outcome,
-        outcome_reason=session.outcome_reason,
-        fate=head.reason,
-        ordinal=head.ordinal,
-        source="kept" if head.is_kept else "dump",
-        created_at=session.created_at,
-        turns=session.turns,
-        tokens=session.tokens,
-    )
+    state, source = ("kept", "kept") if head.is_kept else ("dumped", "dump")
+    of_session = {name: getattr(head.session, name) for name in _OF_SESSION}
+    return _line(state=state, source=source, fate=head.reason, ordinal=head.ordinal, **of_session)
 
 
 def _line(**said: Any) -> Json:
