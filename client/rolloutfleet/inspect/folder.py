@@ -5,9 +5,7 @@ files that are looked at are opened again, and the last few stay open.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_d
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
 from rolloutfleet.inspect.names import digest_name, safe_name
 from rolloutfleet.inspect.sources import Json, NotNow, NotThere
+from rolloutfleet.threads import in_thread
 from rolloutfleet.viewing import Recorded, RecordedBranch, Texts, Unreadable
 from rolloutfleet.viewing.texts import ids_alone
 from rolloutfleet.wire import ShownTurn
@@ -44,21 +43,6 @@ class _Last:
         self.found.move_to_end(name)
         kept: T = self.found[name]
         return kept
-
-
-async def _aside(act: Callable[..., T], *given: Any) -> T:
-    """In a thread that nobody waits for at the end: reading a large file takes long."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-    done.set_running_or_notify_cancel()  # From here on a request that is cancelled can't cancel it.
-
-    def work() -> None:
-        try:
-            done.set_result(act(*given))
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 class FolderSource:
@@ -92,7 +76,7 @@ class FolderSource:
     async def refresh(self) -> None:
         """Look through all of them, as they are now."""
         files = looked_through(self._folder)
-        while (found := await _aside(next, files, None)) is not None:
+        while (found := await in_thread(next, files, None)) is not None:
             self._take(found)
         self._complete = True
         self._first.set()
@@ -171,7 +155,7 @@ class FolderSource:
         if entry is None:
             raise NotThere
         async with self._reading:
-            return entry, await _aside(self._open, entry)
+            return entry, await in_thread(self._open, entry)
 
     async def _turn(self, key: str, turn: str) -> ShownTurn:
         """With its messages and tokens, of the branch that has them."""
@@ -180,7 +164,7 @@ class FolderSource:
         if shape is None:
             raise NotThere
         async with self._reading:
-            return await _aside(self._read_turn, key, recorded, shape)
+            return await in_thread(self._read_turn, key, recorded, shape)
 
     def _open(self, entry: Entry) -> Recorded:
         """Raises NotThere, NotNow."""

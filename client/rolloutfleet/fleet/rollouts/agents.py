@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
 import json
 import os
 import re
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +18,7 @@ from rolloutfleet.fleet.rollouts import launcher
 from rolloutfleet.fleet.sessions import Handle
 from rolloutfleet.fleet.whereabouts import KEY_FILE_VARIABLE
 from rolloutfleet.programs import Program
+from rolloutfleet.threads import in_thread
 
 KEPT_OUTPUT: Final = 4096
 """Bytes of a command's last output that are kept, to say why it failed."""
@@ -80,8 +79,8 @@ Agent = Callable[[Any, Any], Any] | Command
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function or a coroutine function. The former runs in a thread of its own, which nothing ends before it
-    returns: whoever waits for it may be cancelled all the same. SystemExit and the like are raised as AgentError."""
+    """Call a function, in a thread of its own, or a coroutine function. SystemExit and the like are raised as
+    AgentError."""
     if is_async(function):
         try:
             return await function(*arguments)
@@ -90,18 +89,14 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
             if task is not None and task.cancelling():
                 raise
             raise _harmless(error) from None
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
 
-    def work() -> None:
+    def harmlessly() -> Any:
         try:
-            future.set_result(context.run(function, *arguments))
+            return function(*arguments)
         except BaseException as error:
-            future.set_exception(_harmless(error))
+            raise _harmless(error)  # noqa: B904 (it has its cause)
 
-    threading.Thread(target=work, name="rolloutfleet-agent", daemon=True).start()
-    result = await asyncio.wrap_future(future)
+    result = await in_thread(harmlessly)
     if inspect.iscoroutine(result):
         result.close()
         raise AgentError("it returned a coroutine: hand over the coroutine function itself, or one that awaits it")
