@@ -39,6 +39,12 @@ def valid(form: type[Asked], values: Mapping[str, Any]) -> Asked:
         raise BadArgument(argument, why) from None
 
 
+def check_names(call: str, given: Mapping[str, object], known: type) -> None:
+    """Raises TypeError for an argument by a name that the TypedDict lacks, as Python does for parameters."""
+    for name in given.keys() - known.__annotations__.keys():
+        raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+
+
 def name_of(session: Named) -> str:
     """The id. Raises BadArgument."""
     name = session if isinstance(session, str) else session.session_id

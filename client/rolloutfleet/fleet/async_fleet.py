@@ -9,20 +9,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, BinaryIO, Final, Literal, Self, Unpack
 
-from pydantic import JsonValue
-
 from rolloutfleet import wire
 from rolloutfleet.fleet import annotating, dumps
 from rolloutfleet.fleet.admission import Admission, StalenessFilter
-from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, name_of, valid
-from rolloutfleet.fleet.base import FleetBase, Options, SessionOptions
+from rolloutfleet.fleet.arguments import FleetOptions, Named, check_choice, check_names, name_of, valid
+from rolloutfleet.fleet.base import ExportArguments, ExportTerms, FleetBase, Options, SessionOptions
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.ending import ending_of
 from rolloutfleet.fleet.events import AsyncEvents
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import ExportFile, Format, Leases, by_lease, export_file
-from rolloutfleet.fleet.prefetching import ExportOptions, OnExit
+from rolloutfleet.fleet.prefetching import ExportOptions
 from rolloutfleet.fleet.proxies import FLEET, Proxies, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.rollouts.rollout import AsyncRollout, RolloutOptions, plan_of
@@ -32,7 +30,6 @@ from rolloutfleet.fleet.sessions import (
     Chosen,
     ListSessions,
     OnError,
-    SamplingOption,
     list_sessions,
     list_turns,
     read_conversation,
@@ -132,41 +129,25 @@ class AsyncFleet(FleetBase):
         *,
         quorum: int | None = None,
         deadline: float | None = None,
-        metadata: Mapping[str, JsonValue] | None = None,
-        stale_after: float | None = None,
-        await_reward: float | None = None,
-        train: bool = True,
-        replaces: Named | None = None,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        sampling: SamplingOption = None,
-        agent_may: Iterable[wire.AgentMay] = (),
-        on_error: OnError = "close",
-        timeout: float | None = None,
+        **options: Unpack[SessionOptions],
     ) -> AsyncGroup:
         """Start sessions for one task, which are exported together, once the staleness budget has room for all of them.
 
         Once `quorum` of them have ended and `deadline` seconds since their start are over, the rest are closed as
         `aborted`; that takes both. The other options are those of `start_session`. Raises TookTooLong.
         """
+        check_names("start_group", options, SessionOptions)
+        terms: dict[str, Any] = {**options}
+        on_error, timeout = terms.pop("on_error", "close"), terms.pop("timeout", None)
+        replaces = terms.pop("replaces", None)
         replaced = None if replaces is None else name_of(replaces)
-        values = {
-            "task_id": task_id,
-            "group_size": size,
-            "metadata": None if metadata is None else dict(metadata),
-            "stale_after": stale_after,
-            "await_reward": await_reward,
-            "train": train,
-            "replaces": replaced,
-            "group": None if quorum is deadline is None else {"quorum": quorum, "deadline": deadline},
-            "sampling": sampling,
-            "limits": {"turns": max_turns, "tokens": max_tokens},
-            "agent_may": list(agent_may),
-        }
-        asked = valid(wire.StartSessions, values)
+        limits = {"turns": terms.pop("max_turns", None), "tokens": terms.pop("max_tokens", None)}
+        group = None if quorum is deadline is None else {"quorum": quorum, "deadline": deadline}
+        terms |= {"task_id": task_id, "group_size": size, "replaces": replaced, "limits": limits, "group": group}
+        asked = valid(wire.StartSessions, terms)
         check_choice("on_error", on_error, ("close", "delete"))
         self._proxies.check_open()
-        admission = self._admission if train and replaced is None else None
+        admission = self._admission if asked.train and replaced is None else None
         async with nullcontext() if admission is None else admission.admitted(size, timeout=timeout):
             # A key belongs to one proxy, and where that is down another key's may be up.
             started = await self._proxies.call(
@@ -177,9 +158,9 @@ class AsyncFleet(FleetBase):
                 owner=None if replaced is None else owner_of(replaced),
             )
         names, ordinal = [session.session_id for session in started.sessions], owner_of(started.group_id)
-        if train and replaced is not None:
+        if asked.train and replaced is not None:
             self._slots.replaced(replaced, names[0], ordinal=ordinal)
-        elif train:
+        elif asked.train:
             self._slots.started(names, ordinal=ordinal)
         sessions = tuple(
             AsyncSession(**dict(session), group_id=started.group_id, task_id=task_id, fleet=self, on_error=on_error)
@@ -326,62 +307,27 @@ class AsyncFleet(FleetBase):
 
     # Exports
 
-    def export(
-        self,
-        count: int | None = None,
-        *,
-        wait: bool | None = None,
-        session_ids: Iterable[Named] | None = None,
-        group_id: str | None = None,
-        style: wire.ExportStyle = "concat",
-        discount: float = 1.0,
-        lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
-        credit: wire.Credit = "session",
-        train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
-        include: Iterable[wire.Included] = (),
-        as_: Literal["tensors", "shards"] = "tensors",
-        lease_seconds: float = 600.0,
-        page: int = 16,
-        prefetch: int = 1,
-        timeout: float | None = None,
-        grace: float = 5.0,
-        on_exit: OnExit = "acknowledge",
-    ) -> AsyncExport:
+    def export(self, count: int | None = None, **options: Unpack[ExportArguments]) -> AsyncExport:
         """Closed trajectories of all proxies, leased ahead: a context manager, and an iterator within.
 
         With `count` it waits until so many have come, and finishes the group that it is at; with `wait=False` too it
         ends when nothing more is ready. Without, it ends when no proxy has anything ready; one that does not answer is
-        waited for `grace` seconds. `session_ids` or `group_id` name what is wanted; `wait` then waits until they are
-        all exportable. `lineages={"subagent": "context"}` trains no turn of that kind. Rows without a reward of
+        waited for `grace` seconds (5). `session_ids` or `group_id` name what is wanted; `wait` then waits until they
+        are all exportable. `style` makes a row of each leaf (`concat`) or of each turn (`individual`), `discount` (1)
+        is that of rewards. `lineages={"subagent": "context"}` trains no turn of that kind. Rows without a reward of
         their own get the session's, unless `credit="branch"`. A session without a reward whose outcome is not among
-        `train` comes without a token to train. `include=["messages", "tools"]` gives rows the messages of their
-        conversation and the tools that were declared. `page` trajectories are leased at once, and `prefetch`
-        pages a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
+        `train` (completed, truncated) comes without a token to train. `include=["messages", "tools"]` gives rows the
+        messages of their conversation and the tools that were declared, `as_="shards"` references in place of tensors.
+        `page` trajectories (16) are leased at once, for `lease_seconds` (600) that are renewed, and `prefetch` pages
+        (1) a proxy ahead of what is handed out. `timeout` bounds the wait for the next one.
 
         A block that ends well acknowledges what was handed out and gives the rest back; with an exception all is
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
         """
-        check_choice("as_", as_, ("tensors", "shards"))
-        values = {
-            "session_ids": _names(session_ids),
-            "group_id": group_id,
-            "style": style,
-            "discount": discount,
-            "lineages": dict(lineages or {}),
-            "credit": credit,
-            "train": list(train),
-            "include": list(include),
-            "as_": as_,
-            "lease_seconds": lease_seconds,
-            "count": count,
-            "wait": count is not None if wait is None else wait,
-            "page": page,
-            "prefetch": prefetch,
-            "timeout": timeout,
-            "grace": grace,
-            "on_exit": on_exit,
-        }
-        wanted = valid(ExportOptions, values)
+        check_names("export", options, ExportArguments)
+        check_choice("as_", options.get("as_", "tensors"), ("tensors", "shards"))
+        wait = {"wait": count is not None} if options.get("wait") is None else {}
+        wanted = valid(ExportOptions, _by_name(options) | {"count": count} | wait)
         if count is not None and wanted.named:
             raise BadArgument("count", "goes with neither session_ids nor group_id; keep one")
         return AsyncExport(self._proxies, self._leases, wanted, self._filter, self._weights, self._waiting)
@@ -429,35 +375,13 @@ class AsyncFleet(FleetBase):
         return await self._leases.end(name_of(lease_id), trajectory_ids, acknowledge=acknowledge)
 
     async def export_file(
-        self,
-        *,
-        session_ids: Iterable[Named] | None = None,
-        group_id: str | None = None,
-        max_trajectories: int | None = None,
-        style: wire.ExportStyle = "concat",
-        discount: float = 1.0,
-        lineages: Mapping[wire.LineageKind, wire.LineageUse] | None = None,
-        credit: wire.Credit = "session",
-        train: Iterable[wire.Outcome] = wire.TRAINED_OUTCOMES,
-        include: Iterable[wire.Included] = (),
-        lease_seconds: float = 600.0,
-        form: Format = "json",
+        self, *, max_trajectories: int | None = None, form: Format = "json", **terms: Unpack[ExportTerms]
     ) -> ExportFile:
         """Lease once, at one proxy; the answer as it came, for a file. Nobody renews the lease: `end_lease` ends it."""
+        check_names("export_file", terms, ExportTerms)
         check_choice("form", form, ("json", "safetensors"))
-        values = {
-            "session_ids": _names(session_ids),
-            "group_id": group_id,
-            "max_trajectories": max_trajectories,
-            "style": style,
-            "discount": discount,
-            "lineages": dict(lineages or {}),
-            "credit": credit,
-            "train": list(train),
-            "include": list(include),
-            "lease_seconds": lease_seconds,
-        }
-        return await export_file(self._proxies, valid(wire.AskExport, values), form=form)
+        asked = valid(wire.AskExport, _by_name(terms) | {"max_trajectories": max_trajectories})
+        return await export_file(self._proxies, asked, form=form)
 
     # Dumps
 
@@ -587,5 +511,7 @@ class AsyncFleet(FleetBase):
         return answer
 
 
-def _names(sessions: Iterable[Named] | None) -> list[str] | None:
-    return None if sessions is None else list(map(name_of, sessions))
+def _by_name(terms: ExportTerms) -> dict[str, Any]:
+    """With ids in the place of sessions."""
+    sessions = terms.get("session_ids")
+    return {**terms, "session_ids": None if sessions is None else list(map(name_of, sessions))}

@@ -9,12 +9,13 @@ from pydantic import JsonValue
 
 from rolloutfleet.fleet.admission import Counts, StalenessFilter, TooOld
 from rolloutfleet.fleet.arguments import Named
+from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.sessions import OnError, SamplingOption
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.fleet.whereabouts import EngineAddress, Whereabouts
 from rolloutfleet.staleness import StalenessManager
-from rolloutfleet.wire import AgentMay
+from rolloutfleet.wire import AgentMay, Credit, ExportStyle, Included, LineageKind, LineageUse, Outcome
 
 if TYPE_CHECKING:
     from rolloutfleet.remote_tensors import RemoteTensors
@@ -57,6 +58,32 @@ class SessionOptions(SessionTerms, total=False):
     replaces: Named | None
     on_error: OnError
     timeout: float | None
+
+
+class ExportTerms(TypedDict, total=False):
+    """What is leased, for how long, and in which rows, by name."""
+
+    session_ids: Iterable[Named] | None
+    group_id: str | None
+    style: ExportStyle
+    discount: float
+    lineages: Mapping[LineageKind, LineageUse] | None
+    credit: Credit
+    train: Iterable[Outcome]
+    include: Iterable[Included]
+    lease_seconds: float
+
+
+class ExportArguments(ExportTerms, total=False):
+    """The options of an export, by name."""
+
+    wait: bool | None
+    as_: Literal["tensors", "shards"]
+    page: int
+    prefetch: int
+    timeout: float | None
+    grace: float
+    on_exit: OnExit
 
 
 class FleetBase(ABC):

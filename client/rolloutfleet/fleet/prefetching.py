@@ -53,11 +53,11 @@ class ExportOptions(AskExport):
 
     count: AtLeastOne | None = None
     wait: bool
-    page: AtLeastOne
-    prefetch: AtLeastOne
+    page: AtLeastOne = 16
+    prefetch: AtLeastOne = 1
     timeout: AboveZero | None = None
-    grace: Annotated[float, Field(allow_inf_nan=True)]
-    on_exit: OnExit
+    grace: Annotated[float, Field(allow_inf_nan=True)] = 5.0
+    on_exit: OnExit = "acknowledge"
 
     @property
     def named(self) -> bool:

@@ -1,5 +1,6 @@
 """What proxies keep for trainers: trajectories under a lease, shards and dumps."""
 
+from operator import not_
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -31,17 +32,18 @@ class AskExport(Request):
     max_trajectories: Annotated[int, Field(ge=1, le=100_000)] | None = None
     style: ExportStyle = "concat"
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0
-    lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    lineages: dict[LineageKind, LineageUse] = Field(default_factory=dict, strict=False, exclude_if=not_)
     """What turns of each kind are for; `train` where a kind is not named."""
     credit: Credit = "session"
     """The reward of rows that have none of their own: the session's, which was given without naming a turn, or none."""
     train: list[Outcome] = Field(
         default_factory=lambda: list(TRAINED_OUTCOMES),
         max_length=4,
+        strict=False,
         exclude_if=lambda value: tuple(value) == TRAINED_OUTCOMES,
     )
     """Outcomes of sessions that are trained. Rows of others have no token to train, unless the session is rewarded."""
-    include: list[Included] = Field(default_factory=list, max_length=2, exclude_if=lambda value: not value)
+    include: list[Included] = Field(default_factory=list, max_length=2, strict=False, exclude_if=not_)
     """Parts of rows beside their tensors: the messages of their conversation, the tools that were declared."""
     as_: Annotated[Literal["tensors", "shards"], Field(alias="as")] = "tensors"
     lease_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0

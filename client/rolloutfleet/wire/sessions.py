@@ -70,8 +70,8 @@ class StartSessions(Request):
     replaces: Id | None = Field(default=None, exclude_if=_unsaid)
     """A session whose place in its group the new one takes. `task_id` and `train` are that one's."""
     group: GroupDeadline | None = Field(default=None, exclude_if=_unsaid)
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
-    agent_may: Annotated[list[AgentMay], Field(max_length=3)] = Field(default_factory=list)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict, strict=False)
+    agent_may: list[AgentMay] = Field(default_factory=list, max_length=3, strict=False)
 
     @field_validator("replaces")
     @classmethod
