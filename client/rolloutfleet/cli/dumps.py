@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.text import Text
 
 from rolloutfleet.cli.failures import CommandFailed, failed, of_those_that_answer, warn, wrong
-from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_options
 from rolloutfleet.cli.show import console, print_json, sampled, size, span, table, text
 from rolloutfleet.dumps import (
     CLAIM_MARK,
@@ -139,7 +139,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Na
 
 
 @app.command("list")
-@takes_fleet_options
+@takes_options
 def list_dumps(
     directory: Directory = None,
     state: Annotated[DumpState | None, typer.Option("--state", help="Only dumps in this state.")] = None,
@@ -157,7 +157,7 @@ def list_dumps(
 
 
 @app.command("show")
-@takes_fleet_options
+@takes_options
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The dump's name, as `list` shows it.")],
     directory: Directory = None,
@@ -180,7 +180,7 @@ def show(
 
 
 @app.command("verify")
-@takes_fleet_options
+@takes_options
 def verify(names: Names = None, directory: Directory = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
     """Check the named dumps, or all that are ready: that no byte was changed, and that every turn is complete.
 
@@ -199,7 +199,7 @@ def verify(names: Names = None, directory: Directory = None, *, options: FleetOp
 
 
 @app.command("import")
-@takes_fleet_options
+@takes_options
 def import_dumps(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="All dumps that are ready.")] = False,

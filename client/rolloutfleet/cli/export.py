@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rolloutfleet.cli.failures import CommandFailed, failed, warn, wrong
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console, print_json, size, span, table, text
 from rolloutfleet.files.folder import ExportFolder, FolderInUse, WrongFolder, sync
 from rolloutfleet.files.forms import FileForm, MissingLibrary, PartFull, check_form
@@ -42,7 +42,7 @@ SMALLEST_PART = 2**10
 LARGEST_PART = 2**32
 
 
-@takes_fleet_options
+@takes_options
 def export(
     session: Annotated[
         list[str] | None, typer.Option("--session", metavar="ID", help="A session's id; may be repeated.")
@@ -230,13 +230,13 @@ Trajectories = Annotated[
 ]
 
 
-@takes_fleet_options
+@takes_options
 def ack(lease: Lease, trajectory: Trajectories = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
     """Acknowledge an export: you have its trajectories, and the fleet deletes them."""
     _end(options, lease, trajectory, acknowledge=True, as_json=as_json)
 
 
-@takes_fleet_options
+@takes_options
 def release(lease: Lease, trajectory: Trajectories = None, *, options: FleetOptions, as_json: AsJson = False) -> None:
     """Give an export back: its trajectories can be exported again, with the same ids."""
     _end(options, lease, trajectory, acknowledge=False, as_json=as_json)

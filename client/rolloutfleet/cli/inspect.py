@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rolloutfleet.cli.failures import failed, need_extra, warn, warn_of, wrong
-from rolloutfleet.cli.options import FleetOptions, quiet, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, quiet, takes_options
 from rolloutfleet.cli.show import size
 from rolloutfleet.fleet import AsyncFleet
 from rolloutfleet.viewing import NoTokenizer, load_texts, safe
@@ -34,7 +34,7 @@ MOST_SESSIONS: Final = 10_000
 """Of a bundle."""
 
 
-@takes_fleet_options
+@takes_options
 def inspect(
     port: Annotated[
         int | None,

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -82,19 +82,22 @@ class FleetOptions:
             raise wrong(f"{_ARGUMENTS.get(error.argument, '')}{error.why}") from None
 
 
-def takes_fleet_options(command: Callable[..., R]) -> Callable[..., R]:
-    """The command with the four options in the place of its parameter `options`, which it is given them as."""
-    options = inspect.signature(FleetOptions).parameters
+def takes_options(command: Callable[..., R]) -> Callable[..., R]:
+    """The command with the fields of a dataclass, each an option, in the place of a parameter of that type."""
+    own = inspect.signature(command).parameters
+    grouped = {name: each.annotation for name, each in own.items() if isinstance(each.annotation, type)}
+    grouped = {name: kind for name, kind in grouped.items() if is_dataclass(kind)}
+    options = {name: inspect.signature(kind).parameters for name, kind in grouped.items()}
     parameters = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for own in inspect.signature(command).parameters.values()
-        for each in (options.values() if own.annotation is FleetOptions else [own])
+        for name, parameter in own.items()
+        for each in (options[name].values() if name in options else [parameter])
     ]
 
     @wraps(command)
     def run(**given: Any) -> R:
-        named = FleetOptions(**{name: given.pop(name) for name in options})
-        return command(**given, options=named)
+        made = {name: kind(**{each: given.pop(each) for each in options[name]}) for name, kind in grouped.items()}
+        return command(**given, **made)
 
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__dict__["__signature__"] = inspect.Signature(parameters)

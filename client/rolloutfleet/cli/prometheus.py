@@ -9,12 +9,12 @@ import typer
 
 from rolloutfleet import monitoring
 from rolloutfleet.cli.failures import failed
-from rolloutfleet.cli.options import FleetOptions, read_interval, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, read_interval, takes_options
 from rolloutfleet.fleet.whereabouts import Whereabouts
 from rolloutfleet.units import format_duration
 
 
-@takes_fleet_options
+@takes_options
 def prometheus(
     options: FleetOptions,
     folder: Annotated[

@@ -1,12 +1,13 @@
 """`rolloutfleet session list`: the sessions that a fleet holds, and those of them that somebody looks for."""
 
 import time
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
 from rolloutfleet.cli.failures import of_those_that_answer
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console, print_json, span, table, text
 from rolloutfleet.wire import Outcome, SessionState, SessionStatus
 
@@ -14,57 +15,45 @@ _COLUMNS = ("session", "task", "state", "turns", "tokens", "trajectories", "bran
 _NUMBERS = ("turns", "tokens", "trajectories", "branches", "reward", "age")
 
 
-@takes_fleet_options
-def list_sessions(
-    options: FleetOptions,
-    state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None,
-    outcome: Annotated[Outcome | None, typer.Option("--outcome", help="Only sessions that ended so.")] = None,
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="Only sessions of this group.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenOptions:
+    """The options that choose sessions, named as `fleet.sessions` takes them."""
+
+    state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None
+    outcome: Annotated[Outcome | None, typer.Option("--outcome", help="Only sessions that ended so.")] = None
+    task_id: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None
+    group_id: Annotated[str | None, typer.Option("--group", metavar="ID", help="Only sessions of this group.")] = None
     rewarded: Annotated[
         bool | None, typer.Option("--rewarded/--unrewarded", help="Only sessions with a reward, or without.")
-    ] = None,
-    min_reward: Annotated[float | None, typer.Option("--min-reward", help="Only of this reward or more.")] = None,
-    max_reward: Annotated[float | None, typer.Option("--max-reward", help="Only of this reward or less.")] = None,
+    ] = None
+    min_reward: Annotated[float | None, typer.Option("--min-reward", help="Only of this reward or more.")] = None
+    max_reward: Annotated[float | None, typer.Option("--max-reward", help="Only of this reward or less.")] = None
     min_branches: Annotated[
         int | None, typer.Option("--min-branches", help="Only with as many branches: turns that no turn extends.")
-    ] = None,
-    min_turns: Annotated[int | None, typer.Option("--min-turns", help="Only with as many turns.")] = None,
-    max_turns: Annotated[int | None, typer.Option("--max-turns", help="Only with no more turns.")] = None,
-    min_tokens: Annotated[int | None, typer.Option("--min-tokens", help="Only with as many tokens.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Only with no more tokens.")] = None,
+    ] = None
+    min_turns: Annotated[int | None, typer.Option("--min-turns", help="Only with as many turns.")] = None
+    max_turns: Annotated[int | None, typer.Option("--max-turns", help="Only with no more turns.")] = None
+    min_tokens: Annotated[int | None, typer.Option("--min-tokens", help="Only with as many tokens.")] = None
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Only with no more tokens.")] = None
     min_version: Annotated[
         int | None, typer.Option("--min-version", help="Only with tokens of this weight version or a later one.")
-    ] = None,
+    ] = None
     max_version: Annotated[
         int | None, typer.Option("--max-version", help="Only with tokens of this weight version or an earlier one.")
-    ] = None,
+    ] = None
+
+
+@takes_options
+def list_sessions(
+    options: FleetOptions,
+    chosen: ChosenOptions,
     newest: Annotated[bool, typer.Option("--newest", help="Newest first, over all proxies.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of all proxies: each proxy's oldest first, or the newest of all."""
     with options.fleet() as fleet:
-        found = of_those_that_answer(
-            lambda: fleet.sessions(
-                state=state,
-                outcome=outcome,
-                task_id=task,
-                group_id=group,
-                rewarded=rewarded,
-                min_reward=min_reward,
-                max_reward=max_reward,
-                min_branches=min_branches,
-                min_turns=min_turns,
-                max_turns=max_turns,
-                min_tokens=min_tokens,
-                max_tokens=max_tokens,
-                min_version=min_version,
-                max_version=max_version,
-                newest=newest,
-                limit=limit + 1,
-            )
-        )
+        found = of_those_that_answer(lambda: fleet.sessions(**asdict(chosen), newest=newest, limit=limit + 1))
     if as_json:
         print_json([each.model_dump(exclude_unset=True) for each in found[:limit]])
         return

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rolloutfleet.cli.failures import warn
-from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_options
 from rolloutfleet.cli.session_list import list_sessions
 from rolloutfleet.cli.show import console, print_json, reason, sampled, table, text
 from rolloutfleet.fleet import Fleet, FleetError
@@ -23,7 +23,7 @@ Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of s
 
 
 @app.command("new")
-@takes_fleet_options
+@takes_options
 def new(
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The id of its task.")] = None,
     sampling: Annotated[
@@ -60,7 +60,7 @@ def new(
 
 
 @app.command("close")
-@takes_fleet_options
+@takes_options
 def close(
     sessions: Names,
     outcome: Annotated[
@@ -85,7 +85,7 @@ def close(
 
 
 @app.command("delete")
-@takes_fleet_options
+@takes_options
 def delete(sessions: Names, *, options: FleetOptions) -> None:
     """Delete sessions: all of them is discarded but for what is leased."""
 
@@ -124,7 +124,7 @@ def _each(options: FleetOptions, sessions: list[str], end: Callable[[Fleet, str]
         raise problems[-1]
 
 
-@takes_fleet_options
+@takes_options
 def turns(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
     *,

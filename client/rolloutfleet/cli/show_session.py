@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rolloutfleet.cli.conversations import By, print_conversation, print_tokens, print_tree
 from rolloutfleet.cli.failures import failed, wrong
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console, print_json, text
 from rolloutfleet.viewing import NoTokenizer, Recorded, Unreadable, ending_facts, load_texts, merged, open_file, safe
 from rolloutfleet.wire import ShownTurn, Turn
@@ -32,7 +32,7 @@ class Shown:
     """What else a file holds."""
 
 
-@takes_fleet_options
+@takes_options
 def show(
     what: Annotated[
         str,

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolloutfleet.cli.failures import warn_of
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console, print_json, size, table, text
 from rolloutfleet.wire import Audit, Proxy, Stats
 
@@ -18,7 +18,7 @@ MOST_FORKS: Final = 0.05
 TERMS = ("created", "imported", "live", "leased", "acknowledged", "dumped")
 
 
-@takes_fleet_options
+@takes_options
 def status(options: FleetOptions, as_json: AsJson = False) -> None:
     """Show each proxy's figures, and whether every turn and session is accounted for.
 

@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from rolloutfleet.cli.failures import failed, warn
-from rolloutfleet.cli.options import AsJson, FleetOptions, takes_fleet_options
+from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console
 from rolloutfleet.fleet import AsyncFleet, FleetError
 from rolloutfleet.viewing import safe
@@ -20,7 +20,7 @@ SAID: Final = 80
 """Characters of an answer that are shown."""
 
 
-@takes_fleet_options
+@takes_options
 def tail(*, options: FleetOptions, as_json: AsJson = False) -> None:
     """Show each turn as it is committed, at all proxies, until Ctrl-C; it goes on across restarts.
 

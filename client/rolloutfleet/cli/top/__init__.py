@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rolloutfleet.cli.failures import wrong
-from rolloutfleet.cli.options import FleetOptions, read_interval, takes_fleet_options
+from rolloutfleet.cli.options import FleetOptions, read_interval, takes_options
 from rolloutfleet.cli.show import console, print_json
 from rolloutfleet.cli.top.screen import Display, shown
 from rolloutfleet.cli.top.watching import watch
@@ -18,7 +18,7 @@ from rolloutfleet.viewing.figures import ORDERS, FleetFigures, Sample, figures, 
 FASTEST, SLOWEST = 0.2, 60.0
 
 
-@takes_fleet_options
+@takes_options
 def top(
     options: FleetOptions,
     interval: Annotated[
