@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from math import nan
 from pathlib import Path
-from typing import Any, Final, get_args
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from rolloutfleet.explain import is_model
 from rolloutfleet.fleet.trajectories import TYPES, Trajectory
 from rolloutfleet.formats import sft
-from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory, Included
+from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory, ExportedTurn, Included
 
 Record = dict[str, Any]
 
@@ -280,38 +282,25 @@ def _flat_turn(turn: Record) -> Record:
 
 def _schema(arrow: Any) -> Any:
     text, whole, real = arrow.string(), arrow.int64(), arrow.float64()
-    sampling = arrow.struct(
-        [
-            ("temperature", real),
-            ("top_p", real),
-            ("top_k", whole),
-            ("max_tokens", whole),
-            ("chat_template_kwargs", text),
-        ]
-    )
-    turn = arrow.struct(
-        [
-            ("turn_id", text),
-            ("parent_id", text),
-            ("reward", real),
-            ("finish_reason", text),
-            ("mixed_cache", arrow.bool_()),
-            ("branch_reason", arrow.struct([("message", whole), ("field", text)])),
-            ("constrained", text),
-            ("biased_by", arrow.list_(text)),
-            ("stripped", arrow.list_(text)),
-            ("placeholders", whole),
-            ("special_tokens_in_text", whole),
-            ("lineage", arrow.struct([("id", text), ("kind", text), ("parent", text)])),
-            ("sampling", sampling),
-            ("message", text),
-        ]
-    )
     named = [(name, text) for name in TEXTS]
     counted = [(name, whole) for name in (*NUMBERS, "row")]
     tensors = [(name, arrow.list_(arrow.from_numpy_dtype(kind))) for name, kind in TYPES.items()]
     included = [(name, text) for name in INCLUDED]
-    return arrow.schema([*named, *counted, ("reward", real), *tensors, *included, ("turns", arrow.list_(turn))])
+    return arrow.schema(
+        [*named, *counted, ("reward", real), *tensors, *included, ("turns", _type_of(arrow, list[ExportedTurn]))]
+    )
+
+
+def _type_of(arrow: Any, kind: Any) -> Any:
+    """The type of values of such a field of a model. Mappings are JSON text."""
+    if is_model(kind):
+        return arrow.struct([(name, _type_of(arrow, field.annotation)) for name, field in kind.model_fields.items()])
+    inner = [each for each in get_args(kind) if each is not NoneType]
+    if get_origin(kind) in (Union, UnionType):
+        return _type_of(arrow, inner[0])
+    if get_origin(kind) is list:
+        return arrow.list_(_type_of(arrow, inner[0]))
+    return {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64()}.get(kind, arrow.string())
 
 
 def _text(value: Any) -> str:
