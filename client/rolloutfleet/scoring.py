@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rolloutfleet.backoff import Backoff
-from rolloutfleet.fleet.blocking import LoopThread
+from rolloutfleet.fleet.blocking import in_loop_thread
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Refused, Unreachable
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS
 from rolloutfleet.fleet.trajectories import Row
@@ -29,23 +29,6 @@ Scores = NDArray[np.float32]
 CONCURRENCY: Final = 16
 RETRIES: Final = 5
 RETRY: Final = Backoff(first=0.5, longest=10.0)
-
-
-def score(
-    rows: Iterable[Row],
-    url: str,
-    *,
-    api_key: str | None = None,
-    concurrency: int = CONCURRENCY,
-    timeout: float = 600.0,
-    retries: int = RETRIES,
-) -> list[Scores]:
-    """As `scored`, for code that blocks. Code in an event loop awaits that."""
-    thread = LoopThread()
-    try:
-        return thread.run(scored(rows, url, api_key=api_key, concurrency=concurrency, timeout=timeout, retries=retries))
-    finally:
-        thread.stop()
 
 
 async def scored(
@@ -94,6 +77,10 @@ async def scored(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+score = in_loop_thread(scored)
+"""The same for code that blocks."""
 
 
 class _Asked:

@@ -179,6 +179,20 @@ class BlockingIterator(Blocking, Iterator[T]):
         return found
 
 
+def in_loop_thread(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Returns what the coroutine returns, which runs in a thread of its own."""
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        thread = LoopThread()
+        try:
+            return thread.run(function(*args, **options))
+        finally:
+            thread.stop()
+
+    return call
+
+
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """Returns what the coroutine returns."""
     return _twin(method, lambda self, coroutine: self._loop.run(coroutine), inspect.signature(method).return_annotation)
