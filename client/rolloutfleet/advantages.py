@@ -7,7 +7,8 @@ is laid on all its rows. Sums are of Python's floats, so results don't depend on
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from math import fsum, isclose, isfinite, sqrt
+from math import isclose, isfinite
+from statistics import fmean, stdev
 from typing import Final, Literal, TypeAlias
 
 from rolloutfleet.fleet.trajectories import Row
@@ -113,15 +114,10 @@ def _why_not(rewards: Sequence[float]) -> Why | None:
 
 
 def _centred(rewards: Sequence[float]) -> list[float]:
-    mean = fsum(rewards) / max(len(rewards), 1)
+    mean = fmean(rewards or [0.0])
     return [reward - mean for reward in rewards]
 
 
 def _by_deviation(centred: Sequence[float]) -> list[float]:
-    if not centred:
-        return []
-    # Scaled first, as squares of very small or large rewards are 0 or infinite.
-    largest = max(map(abs, centred))
-    scaled = [each / largest for each in centred]
-    deviation = sqrt(fsum(each * each for each in scaled) / (len(scaled) - 1))
-    return [each / deviation for each in scaled]
+    deviation = stdev(centred or [0.0, 0.0])
+    return [each / deviation for each in centred]
