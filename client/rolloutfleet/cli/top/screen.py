@@ -1,6 +1,5 @@
 """The figures as text on a screen."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from rolloutfleet.cli.show import NOTHING, size, table
 from rolloutfleet.cli.status import MOST_FORKS
+from rolloutfleet.viewing import safe
 from rolloutfleet.viewing.figures import ORDERS, PAUSED, FleetFigures, ProxyFigures, ordered
 
 BAR: Final = 10
@@ -24,7 +24,6 @@ LEFT_OUT: Final = {"prompt/s", "version", "leases", "forks"}
 NEARLY: Final = 0.8
 """Share of the budget from which on memory is yellow."""
 MOST_NAMES: Final = 6
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ def shown(fleet: FleetFigures, view: Display, *, width: int, asked: bool = True,
     if asked:
         order = f"{view.sort}{', backwards' if view.backwards else ''}"
         parts.append(Text(f"q quits   s sorts by the next column (now {order})   r reverses", style="dim"))
-    parts += [Text(f"proxy {ordinal}: {_plain(why)}", style="red") for ordinal, why in sorted(fleet.failed.items())]
+    parts += [Text(f"proxy {ordinal}: {safe(why)}", style="red") for ordinal, why in sorted(fleet.failed.items())]
     if trouble:
-        parts.append(Text(_plain(trouble), style="red"))
+        parts.append(Text(safe(trouble), style="red"))
     parts += ["", _proxies(ordered(fleet.rows, view.sort, backwards=view.backwards), width=width)]
     return Group(*parts)
 
@@ -94,7 +93,7 @@ def _forks(fleet: FleetFigures) -> Text:
 
 
 def _counts(counts: Sequence[tuple[str, int]]) -> str:
-    listed = [f"{_plain(name)} {count}" for name, count in counts[:MOST_NAMES]]
+    listed = [f"{safe(name)} {count}" for name, count in counts[:MOST_NAMES]]
     return ", ".join([*listed, *(["…"] if len(counts) > MOST_NAMES else [])]) or NOTHING
 
 
@@ -125,7 +124,7 @@ def _proxies(rows: Sequence[ProxyFigures], *, width: int) -> Table:
 def _state(row: ProxyFigures) -> Text:
     if row.paused:
         return Text(PAUSED, style="yellow" if row.paused == PAUSED else "red")
-    return Text(_plain(row.state), style="" if row.state == "ready" else "yellow")
+    return Text(safe(row.state), style="" if row.state == "ready" else "yellow")
 
 
 def _memory(row: ProxyFigures, *, bar: bool, budget: bool) -> Text:
@@ -141,8 +140,3 @@ def _memory(row: ProxyFigures, *, bar: bool, budget: bool) -> Text:
 
 def _number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
-
-
-def _plain(said: str) -> str:
-    """Nothing that a terminal acts on."""
-    return _UNPRINTABLE.sub("?", said)
