@@ -36,6 +36,7 @@ from rolloutfleet.dumps import (
 )
 from rolloutfleet.fleet import Fleet, FleetError
 from rolloutfleet.wire import DumpState, ImportedDump, ListedDump
+from rolloutfleet.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def verify(names: Names = None, directory: Directory = None, *, options: FleetOp
     else:
         _print_checked(found)
     if bad:
-        raise failed(f"{bad} of {_count(len(found), 'dump')} {'is' if bad == 1 else 'are'} damaged or incomplete")
+        raise failed(f"{bad} of {counted(len(found), 'dump')} {'is' if bad == 1 else 'are'} damaged or incomplete")
 
 
 @app.command("import")
@@ -229,11 +230,11 @@ def import_dumps(
         sessions = len({each.session_id for each in imported})
         turns = sum(each.turns for each in imported)
         print(
-            f"imported {_count(len(imported), 'dump')} of {_count(sessions, 'session')} with {_count(turns, 'turn')}"
+            f"imported {counted(len(imported), 'dump')} of {counted(sessions, 'session')} with {counted(turns, 'turn')}"
             f"{'; rolloutfleet export takes them' if imported else ''}"
         )
     if refused:
-        raise failed(f"{_count(refused, 'dump')} not imported")
+        raise failed(f"{counted(refused, 'dump')} not imported")
 
 
 def _chosen(source: FleetSource, names: Sequence[str] | None, group: str | None) -> list[ListedDump]:
@@ -362,7 +363,3 @@ def _row(turn: DumpedTurn) -> tuple[str, ...]:
         sampled((turn.extras or {}).get("sampling")),
         f"context, of trajectory {turn.trajectory}" if turn.context else "",
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
