@@ -11,7 +11,7 @@ from typing import Any
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.formats.cut import Cut, cut
 from rolloutfleet.formats.episodes import Episodes, Lease, leases_of
-from rolloutfleet.formats.rollouts import LeftOut, Rollout, all_but, main_row, trained_tokens, training_rows
+from rolloutfleet.formats.rollouts import LeftOut, Rollout, main_row, trained_tokens, training_rows
 
 LEASES = "rolloutfleet_leases"
 """The key in `extra_fields` of what is to be acknowledged."""
@@ -29,12 +29,8 @@ def outputs(rollout: Rollout, *, prompt_length: int, response_length: int) -> li
     0; `min_global_steps` and `max_global_steps`, the least and the greatest of them; `left_out_rows` and
     `left_out_tokens`, of the whole rollout; `reward_extra_info`, empty.
     """
-    rows = training_rows(rollout)
-    parts = [_limited(row, prompt_length, response_length) for row in rows]
-    kept = [(row, part) for row, part in zip(rows, parts, strict=True) if part.response_mask.any()]
-    tokens = sum(map(trained_tokens, rows)) - sum(int(part.response_mask.sum()) for _, part in kept)
-    left_out = LeftOut(len(rows) - len(kept), tokens)
-    return [_output(part, row.reward, turns=len(row.turn_ids), left_out=left_out) for row, part in kept]
+    made, _ = _outputs(rollout, training_rows(rollout), prompt_length, response_length)
+    return made
 
 
 def output(rollout: Rollout, *, prompt_length: int, response_length: int) -> Any:
@@ -43,14 +39,9 @@ def output(rollout: Rollout, *, prompt_length: int, response_length: int) -> Any
     A rollout with nothing to train in its main loop is a token with mask 0, without a reward.
     """
     row = main_row(rollout)
-    others = all_but(rollout, row)
-    part = None if row is None else _limited(row, prompt_length, response_length)
-    if row is None or part is None or not part.response_mask.any():
-        every = all_but(rollout, None)
-        return _make({"prompt_ids": [0], "response_ids": [0], "response_mask": [0], "response_logprobs": [0.0]}, every)
-    cut_off = trained_tokens(row) - int(part.response_mask.sum())
-    left_out = LeftOut(others.rows, others.tokens + cut_off)
-    return _output(part, row.reward, turns=len(row.turn_ids), left_out=left_out)
+    made, left_out = _outputs(rollout, [] if row is None else [row], prompt_length, response_length)
+    nothing = {"prompt_ids": [0], "response_ids": [0], "response_mask": [0], "response_logprobs": [0.0]}
+    return made[0] if made else _make(nothing, left_out)
 
 
 class FleetAgentLoop:
@@ -88,6 +79,17 @@ class FleetAgentLoop:
 async def acknowledge(leases: Sequence[Lease], *, fleet: str | None = None) -> None:
     """The rollouts are trained, and the fleet forgets them. Call it after the step. Raises LeaseLost, FleetError."""
     await Episodes(agent="", fleet=fleet).acknowledge(leases)
+
+
+def _outputs(
+    rollout: Rollout, rows: Sequence[Row], prompt_length: int, response_length: int
+) -> tuple[list[Any], LeftOut]:
+    """An output for each of these rows that has trained tokens left, and the part of the rollout that is in none."""
+    kept = [(row, part) for row in rows if (part := _limited(row, prompt_length, response_length)).response_mask.any()]
+    every = training_rows(rollout)
+    tokens = sum(map(trained_tokens, every)) - sum(int(part.response_mask.sum()) for _, part in kept)
+    left_out = LeftOut(len(every) - len(kept), tokens)
+    return [_output(part, row.reward, turns=len(row.turn_ids), left_out=left_out) for row, part in kept], left_out
 
 
 def _limited(row: Row, prompt_length: int, response_length: int) -> Cut:
