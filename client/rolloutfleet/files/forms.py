@@ -9,7 +9,7 @@ supervised fine-tuning.
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import nan
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rolloutfleet.explain import is_model
-from rolloutfleet.fleet.trajectories import TYPES, Trajectory
+from rolloutfleet.fleet.trajectories import TYPES, Array, Trajectory
 from rolloutfleet.formats import sft
 from rolloutfleet.wire import EXPORT_METADATA_KEY, Export, ExportedRow, ExportedTrajectory, ExportedTurn, Included
 
@@ -206,10 +206,8 @@ class SafetensorsWriter(PartWriter):
         self._file = file
         self._tensors = {name: bytearray() for name in TYPES}
         self._ends = [0]
-        self._rewards: list[float] = []
-        self._rewarded = bytearray()
-        self._turn_rewards: list[float] = []
-        self._turn_rewarded = bytearray()
+        self._rewards: list[float | None] = []
+        self._turn_rewards: list[float | None] = []
         self._described: list[str] = []
         self._header_bytes = 0
         self._run = self._version = 0
@@ -233,21 +231,16 @@ class SafetensorsWriter(PartWriter):
                 self._tensors[name] += array.data
                 self.written += array.nbytes
             self._ends.append(self._ends[-1] + row.tokens)
-            self._rewards.append(nan if row.reward is None else row.reward)
-            self._rewarded.append(row.reward is not None)
-        for turn in trajectory.turns:
-            self._turn_rewards.append(turn.reward or 0.0)
-            self._turn_rewarded.append(turn.reward is not None)
+            self._rewards.append(row.reward)
+        self._turn_rewards += [turn.reward for turn in trajectory.turns]
         self._described.append(described)
         self.written += len(described) + RECORD_BYTES
         self._run, self._version = max(self._run, trajectory.run), max(self._version, trajectory.version)
 
     def close(self) -> None:
         tensors = {name: np.frombuffer(self._tensors[name], dtype=kind) for name, kind in TYPES.items()}
-        tensors["rewards"] = np.array(self._rewards, dtype=np.float32)
-        tensors["rewarded"] = np.frombuffer(self._rewarded, dtype=np.uint8)
-        tensors["turn_rewards"] = np.array(self._turn_rewards, dtype=np.float32)
-        tensors["turn_rewarded"] = np.frombuffer(self._turn_rewarded, dtype=np.uint8)
+        tensors["rewards"], tensors["rewarded"] = _rewards(self._rewards, nothing=nan)
+        tensors["turn_rewards"], tensors["turn_rewarded"] = _rewards(self._turn_rewards, nothing=0.0)
         tensors["cu_seqlens"] = np.array(self._ends, dtype=np.int64)
         save_file(tensors, self._file, metadata={EXPORT_METADATA_KEY: self._header()})
 
@@ -261,6 +254,12 @@ class SafetensorsWriter(PartWriter):
         export = Export(lease_id=None, expires_in=None, run=run, version=version, sessions=[], trajectories=[])
         but_for_them = export.model_dump_json(exclude={"trajectories"})
         return f'{but_for_them.removesuffix("}")},"trajectories":[{",".join(self._described)}]}}'
+
+
+def _rewards(given: Sequence[float | None], *, nothing: float) -> tuple[Array, Array]:
+    """As float32, with what stands where there is none; and where there is one."""
+    numbers = np.array([nothing if reward is None else reward for reward in given], dtype=np.float32)
+    return numbers, np.array([reward is not None for reward in given], dtype=np.uint8)
 
 
 def _described(trajectory: Trajectory) -> str:
