@@ -59,12 +59,7 @@ def grpo(groups: Iterable[Group], *, deviation: bool = True) -> Advantages:
     Shao et al., DeepSeekMath, arXiv:2402.03300. Without `deviation` it is not divided: Liu et al., Understanding
     R1-Zero-Like Training, arXiv:2503.20783. Raises ValueError for a reward that is no finite number.
     """
-
-    def of_group(rewards: Sequence[float]) -> list[float]:
-        centred = _centred(rewards)
-        return _by_deviation(centred) if deviation else centred
-
-    return _advantages(groups, of_group)
+    return _advantages(groups, (lambda rewards: _by_deviation(_centred(rewards))) if deviation else _centred)
 
 
 def rloo(groups: Iterable[Group]) -> Advantages:

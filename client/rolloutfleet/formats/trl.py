@@ -23,11 +23,8 @@ def rollout(rollouts: Sequence[Rollout], *, pad_token_id: int = 0) -> Fields:
     A rollout with nothing to train in its main loop, as a failed one, is one token of padding after another, with
     `env_mask` 0 and reward None: TRL keeps it out of its group's baseline, and its advantage is 0.
     """
-    fields: Fields = {}
-    for one in rollouts:
-        for name, value in _fields_of(one, pad_token_id).items():
-            fields.setdefault(name, []).append(value)
-    return fields
+    found = [_fields_of(one, pad_token_id) for one in rollouts]
+    return {name: [fields[name] for fields in found] for name in (found[0] if found else ())}
 
 
 def _fields_of(rollout: Rollout, pad: int) -> dict[str, Any]:
