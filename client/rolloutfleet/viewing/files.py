@@ -30,7 +30,19 @@ _NAMES: Final[Json] = {
     **dict.fromkeys(("task_id", "marked"), str | None),
 }
 """Of a record, and what they are, whatever wrote the file."""
-_NO_TOKENS: Final = ShownTokens(start=0, input_ids=[], texts=[], logprobs=[], versions=[], loss_mask=[])
+_NOT_IN_FILES: Final[Json] = {
+    **dict.fromkeys(("trajectory_state", "timing", "tools", "template_kwargs")),
+    "leases": [],
+    "messages": [],
+    "tokens": ShownTokens(start=0, input_ids=[], texts=[], logprobs=[], versions=[], loss_mask=[]),
+}
+"""What is shown of a turn where a file says nothing of it, or no texts are wanted."""
+_OF_TURN: Final = {
+    *("turn_id", "number", "lineage", "branch_reason", "finish_reason", "mixed_cache"),
+    *("discarded", "delivered", "created_at", "prompt_tokens", "note"),
+}
+_EXTRAS: Final = ("constrained", "biased_by", "stripped", "placeholders", "special_tokens_in_text", "sampling")
+"""What a dump says of a turn under the same names."""
 
 
 class Unreadable(Exception):
@@ -113,35 +125,19 @@ def _of_dumped(dump: Dump, by_number: Mapping[int, DumpedTurn], turn: DumpedTurn
     prompt, output = turn.new_prompt_ids.numpy().tolist(), turn.output_ids.numpy().tolist()
     extras, tools, parent = turn.extras or {}, turn.tools or {}, by_number.get(turn.parent or 0)
     trained, timing = int(not turn.discarded and not turn.context), extras.get("timing")
+    of_session = f"{dump.head.session.session_id}-trajectory-{turn.trajectory}"
     shown: Json = {
-        "turn_id": turn.turn_id,
+        **_NOT_IN_FILES,
+        **{name: extras[name] for name in _EXTRAS if name in extras},
+        **turn.model_dump(include=_OF_TURN, exclude_none=True),
+        "reward": turn.reward,
         "parent_id": None if parent is None else parent.turn_id,
-        "number": turn.number,
-        "trajectory_id": None
-        if turn.trajectory is None
-        else f"{dump.head.session.session_id}-trajectory-{turn.trajectory}",
-        "trajectory_state": None,
-        "lineage": turn.lineage.model_dump() if turn.lineage else {"id": "main", "kind": "main"},
-        "branch_reason": turn.branch_reason.model_dump() if turn.branch_reason else None,
+        "trajectory_id": None if turn.trajectory is None else of_session,
         "new_prompt_tokens": len(prompt),
         "completion_tokens": len(output),
         "timing": None if timing is None else dict(zip(TurnTiming.model_fields, timing, strict=True)),
-        "leases": [],
         "tools": tools.get("tools"),
         "template_kwargs": tools.get("template_kwargs"),
-        "note": turn.note,
-        "messages": [],
-        "tokens": _NO_TOKENS,
-        **{name: getattr(turn, name) for name in ("reward", "finish_reason", "mixed_cache", "discarded", "delivered")},
-        **{name: getattr(turn, name) for name in ("created_at", "prompt_tokens")},
-        **{
-            name: extras[name]
-            for name in (
-                *("constrained", "biased_by", "stripped", "placeholders", "special_tokens_in_text"),
-                "sampling",
-            )
-            if name in extras
-        },
     }
     if texts is not None:
         shown["messages"] = [
@@ -261,33 +257,22 @@ def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
         tokens = {name: row[name][ends:end].tolist() for name in ("input_ids", "logprobs", "versions", "loss_mask")}
         ids = tokens["input_ids"]
         message = ShownMessage.model_validate({"index": place, "message": turn["message"]})
-        shown.append(
-            ShownTurn.model_validate(
-                {
-                    **turn,
-                    "number": place + 1,
-                    "trajectory_id": row["trajectory_id"],
-                    "trajectory_state": None,
-                    "discarded": False,
-                    "delivered": True,
-                    "created_at": 0.0,
-                    "prompt_tokens": first,
-                    "completion_tokens": len(own),
-                    "new_prompt_tokens": first - ends,
-                    "timing": None,
-                    "leases": [],
-                    "tools": None,
-                    "template_kwargs": None,
-                    "messages": [] if texts is None else [message],
-                    "tokens": _NO_TOKENS
-                    if texts is None
-                    else {
-                        "start": 0,
-                        **tokens,
-                        "texts": [*texts(ids[: first - ends]), *texts(ids[first - ends :])],
-                    },
-                }
-            )
-        )
+        own_turn: Json = {
+            **turn,
+            **_NOT_IN_FILES,
+            "number": place + 1,
+            "trajectory_id": row["trajectory_id"],
+            "discarded": False,
+            "delivered": True,
+            "created_at": 0.0,
+            "prompt_tokens": first,
+            "completion_tokens": len(own),
+            "new_prompt_tokens": first - ends,
+        }
+        if texts is not None:
+            own_turn["messages"] = [message]
+            pieces = [*texts(ids[: first - ends]), *texts(ids[first - ends :])]
+            own_turn["tokens"] = {"start": 0, **tokens, "texts": pieces}
+        shown.append(ShownTurn.model_validate(own_turn))
         ends = end
     return shown
