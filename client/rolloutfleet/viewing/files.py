@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -217,35 +218,30 @@ def _of_records(found: Iterable[Json], texts: Texts) -> list[Recorded]:
 
 
 def _of_rows(name: str, rows: list[Json], texts: Texts) -> Recorded:
+    paths = [[turn["turn_id"] for turn in row["turns"]] for row in rows]
+    order = {turn_id: number for number, turn_id in enumerate(dict.fromkeys(chain.from_iterable(paths)), 1)}
     turns: dict[str, ShownTurn] = {}
     for row in rows:
-        for turn in _read_row(row, None):
+        for turn in _read_row(row, None, order):
             known = turns.get(turn.turn_id)
             if known is None or not known.completion_tokens:
                 turns[turn.turn_id] = turn
-    order = {turn_id: number for number, turn_id in enumerate(turns, 1)}
-    branches = []
-    for row in rows:
-        ids = [turn["turn_id"] for turn in row["turns"]]
-        branches.append(RecordedBranch(ids[-1] if ids else "", ids, partial(_read_numbered, row, texts, order)))
     facts = {"session": rows[0]["session_id"], "task": rows[0]["task_id"], "group": rows[0]["group_id"]}
-    tree = [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in turns.values()]
     return Recorded(
         name=name,
         facts=facts
         | {"marked": rows[0]["marked"]}
         | ending_facts(rows[0].get("outcome"), rows[0].get("outcome_reason")),
-        turns=tree,
-        branches=branches,
+        turns=list(turns.values()),
+        branches=[
+            RecordedBranch(ids[-1] if ids else "", ids, partial(_read_row, row, texts, order))
+            for row, ids in zip(rows, paths, strict=True)
+        ],
         versions=_each_once(row["versions"] for row in rows),
     )
 
 
-def _read_numbered(row: Json, texts: Texts, order: Mapping[str, int]) -> list[ShownTurn]:
-    return [turn.model_copy(update={"number": order[turn.turn_id]}) for turn in _read_row(row, texts)]
-
-
-def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
+def _read_row(row: Json, texts: Texts | None, order: Mapping[str, int]) -> list[ShownTurn]:
     """Its own turns: what stands before a turn's sampled tokens is new in its prompt, or was trained elsewhere."""
     ends, shown, index = 0, [], row["turn_ids"]
     for place, turn in enumerate(row["turns"]):
@@ -260,7 +256,7 @@ def _read_row(row: Json, texts: Texts | None) -> list[ShownTurn]:
         own_turn: Json = {
             **turn,
             **_NOT_IN_FILES,
-            "number": place + 1,
+            "number": order[turn["turn_id"]],
             "trajectory_id": row["trajectory_id"],
             "discarded": False,
             "delivered": True,
