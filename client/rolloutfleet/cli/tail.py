@@ -11,7 +11,7 @@ from rolloutfleet.cli.failures import failed, warn
 from rolloutfleet.cli.options import AsJson, FleetOptions, takes_options
 from rolloutfleet.cli.show import console
 from rolloutfleet.fleet import AsyncFleet, FleetError
-from rolloutfleet.viewing import safe
+from rolloutfleet.viewing import safe, said_in
 from rolloutfleet.wire import CommittedTurn, ShownTurn
 
 BEHIND: Final = 20
@@ -70,7 +70,5 @@ def _line(commit: CommittedTurn, turn: ShownTurn | None) -> Text:
 def _answer(turn: ShownTurn) -> str:
     """How it begins, in one line."""
     message = turn.messages[-1].message if turn.messages else {}
-    calls = [call.get("function", {}).get("name") for call in message.get("tool_calls") or ()]
-    said = message.get("content") or ", ".join(f"→ {name}" for name in calls) or message.get("reasoning_content")
-    shown = " ".join(str(said or "").split())
+    shown = " ".join(str(said_in(message) or message.get("reasoning_content") or "").split())
     return shown if len(shown) <= SAID else f"{shown[:SAID]}…"

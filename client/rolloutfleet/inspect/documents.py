@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rolloutfleet.inspect.names import safe_name
 from rolloutfleet.inspect.sources import Json
-from rolloutfleet.viewing import TOKEN_LISTS, limbs
+from rolloutfleet.viewing import TOKEN_LISTS, limbs, said_in
 from rolloutfleet.wire import SessionStatus, ShownTokens, ShownTurn
 
 TOKENS_A_CHUNK: Final = 512
@@ -92,21 +92,8 @@ def chunk_document(tokens: ShownTokens, number: int) -> Json:
 def last_words(turn: Mapping[str, Any], most: int) -> str:
     """How a turn's answer ends, of its document."""
     messages: Sequence[Json] = turn["messages"]
-    said = messages[-1]["message"].get("content") if messages else None
-    text = said if isinstance(said, str) else ""
-    calls = _called(messages[-1]["message"]) if messages and not text else []
-    text = text or ", ".join(f"→ {name}" for name in calls)
+    text = said_in(messages[-1]["message"]) if messages else ""
     return text if len(text) <= most else f"…{text[-most:]}"
-
-
-def _called(message: Json) -> list[str]:
-    calls = message.get("tool_calls")
-    found = (
-        [each.get("function") if isinstance(each, dict) else None for each in calls if each]
-        if isinstance(calls, list)
-        else []
-    )
-    return [str(function.get("name")) for function in found if isinstance(function, dict)]
 
 
 def summary_of_turns(turns: Iterable[ShownTurn], versions: Iterable[int]) -> Json:

@@ -8,6 +8,7 @@ from rolloutfleet.viewing.sessions import Recorded as Recorded
 from rolloutfleet.viewing.sessions import RecordedBranch as RecordedBranch
 from rolloutfleet.viewing.sessions import ending_facts as ending_facts
 from rolloutfleet.viewing.sessions import merged as merged
+from rolloutfleet.viewing.sessions import said_in as said_in
 from rolloutfleet.viewing.texts import NoTokenizer as NoTokenizer
 from rolloutfleet.viewing.texts import Texts as Texts
 from rolloutfleet.viewing.texts import load_texts as load_texts

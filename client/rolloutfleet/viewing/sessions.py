@@ -1,6 +1,6 @@
 """A session as it is looked at, wherever it comes from."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,15 @@ class Recorded:
 def ending_facts(outcome: str | None, reason: str | None) -> dict[str, Any]:
     """The outcome of a session, as a fact; nothing where that is not known."""
     return {} if outcome is None else {"outcome": f"{outcome}: {reason}" if reason else outcome}
+
+
+def said_in(answer: Mapping[str, Any]) -> str:
+    """The text of a message, whatever else stands in it; where it has none, the tools that it calls."""
+    content, calls = answer.get("content"), answer.get("tool_calls")
+    if content and isinstance(content, str):
+        return content
+    functions = [each.get("function") for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
+    return ", ".join(f"→ {function.get('name')}" for function in functions if isinstance(function, dict))
 
 
 def merged(pages: Iterable[Conversation]) -> list[ShownTurn]:
