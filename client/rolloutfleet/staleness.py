@@ -70,26 +70,6 @@ class StalenessManager:
         """All counts of one moment."""
         return self._counts
 
-    @property
-    def enqueued(self) -> int:
-        return self._counts.enqueued
-
-    @property
-    def submitted(self) -> int:
-        return self._counts.submitted
-
-    @property
-    def accepted(self) -> int:
-        return self._counts.accepted
-
-    @property
-    def rejected(self) -> int:
-        return self._counts.rejected
-
-    @property
-    def running(self) -> int:
-        return self._counts.running
-
     def capacity(self, version: int) -> int:
         """How many sessions may be started while the weights are at `version`.
 

@@ -58,7 +58,7 @@ def test_sessions_start_where_there_is_room_for_all_of_them() -> None:
     assert budget.submit_if_room(3, version=0)
     assert not budget.submit_if_room(2, version=0)
     assert budget.submit_if_room(1, version=0)
-    assert (budget.enqueued, budget.submitted, budget.running) == (5, 4, 4)
+    assert (budget.counts.enqueued, budget.counts.submitted, budget.counts.running) == (5, 4, 4)
     assert budget.submit_if_room(2, version=1)
     assert not budget.submit_if_room(1, version=1)
 
@@ -73,7 +73,7 @@ def test_threads_together_never_start_more_than_there_is_room_for() -> None:
             budget.submit_if_room(1, version=0)
 
     in_threads(start, threads=8)
-    assert budget.running == budget.submitted == 500
+    assert budget.counts.running == budget.counts.submitted == 500
 
 
 def test_less_than_nothing_is_reported_as_it_is() -> None:
@@ -81,7 +81,7 @@ def test_less_than_nothing_is_reported_as_it_is() -> None:
     assert budget.capacity(0) == -5
     lone = manager()
     lone.on_accepted()
-    assert (lone.accepted, lone.running) == (1, -1)
+    assert (lone.counts.accepted, lone.counts.running) == (1, -1)
 
 
 def test_a_budget_of_nothing_still_makes_progress() -> None:
@@ -93,7 +93,7 @@ def test_held_sessions_are_trained_yet_and_recovery_may_be_repeated() -> None:
     budget = manager(max_staleness=1, batch_size=4)
     for _ in range(3):
         budget.on_version_recovered(7, held=5)
-    assert budget.accepted == 7 * 4 + 5
+    assert budget.counts.accepted == 7 * 4 + 5
     assert budget.capacity(7) == (1 + 1) * 4 - 5
 
 
@@ -101,7 +101,7 @@ def test_a_place_that_is_given_back_is_free() -> None:
     budget = started(manager(), accepted=12)
     assert budget.capacity(0) == 0
     budget.on_given_back(5)
-    assert (budget.capacity(0), budget.accepted, budget.rejected) == (5, 7, 5)
+    assert (budget.capacity(0), budget.counts.accepted, budget.counts.rejected) == (5, 7, 5)
 
 
 def test_waiting_sessions_are_counted_until_they_start() -> None:
@@ -109,9 +109,9 @@ def test_waiting_sessions_are_counted_until_they_start() -> None:
     budget.on_enqueued(5)
     budget.on_submitted(3)
     budget.on_dequeued()
-    assert (budget.enqueued, budget.submitted, budget.running) == (1, 3, 3)
+    assert (budget.counts.enqueued, budget.counts.submitted, budget.counts.running) == (1, 3, 3)
     budget.on_submitted(2)
-    assert (budget.enqueued, budget.running) == (0, 5)
+    assert (budget.counts.enqueued, budget.counts.running) == (0, 5)
 
 
 @given(
@@ -232,11 +232,11 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_knows_what_is_true(self) -> None:
-        assert self.budget.running == self.running <= self.budget.max_concurrent
-        assert self.budget.accepted == self.version * self.budget.batch_size + self.held
-        assert self.budget.enqueued == 0
+        assert self.budget.counts.running == self.running <= self.budget.max_concurrent
+        assert self.budget.counts.accepted == self.version * self.budget.batch_size + self.held
+        assert self.budget.counts.enqueued == 0
         most = (self.budget.max_staleness + self.version + 1) * self.budget.batch_size
-        assert self.budget.accepted + self.running <= most
+        assert self.budget.counts.accepted + self.running <= most
 
 
 TestTraining = Training.TestCase

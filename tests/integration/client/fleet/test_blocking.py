@@ -96,10 +96,10 @@ def test_ctrl_c_while_it_waits_for_room_leaves_nothing_behind(start_trainer: Sta
             try:
                 with fleet.start_session() as session:
                     say(session=session.session_id)
-                    say_once_it_waits(lambda: budget.enqueued)
+                    say_once_it_waits(lambda: budget.counts.enqueued)
                     fleet.start_session()
             finally:
-                say(running=budget.running, enqueued=budget.enqueued)
+                say(running=budget.counts.running, enqueued=budget.counts.enqueued)
         """,
     )
     session = str(trainer.hear()["session"])

@@ -49,8 +49,8 @@ async def test_training_reaches_its_batch_with_one_proxy_killed_and_all_load_on_
     two: Running, before: Audit
 ) -> None:
     """The budget is one batch. What half of it made is with a dead proxy, and must not hold up the other half."""
-    counts = StalenessManager(max_concurrent=8, max_staleness=0, batch_size=8)
-    async with AsyncFleet(whereabouts(two), staleness=counts, too_old="keep", lost_after=1.0, progress=False) as fleet:
+    manager = StalenessManager(max_concurrent=8, max_staleness=0, batch_size=8)
+    async with AsyncFleet(whereabouts(two), staleness=manager, too_old="keep", lost_after=1.0, progress=False) as fleet:
         first = await ended_sessions(fleet, 8)
         of_the_dead = {session.session_id for session in first if session.session_id.startswith("s1")}
         two.proxies[1].kill()
@@ -243,8 +243,8 @@ async def dying(proxy: ProxyProcess, *, deaths: int) -> AsyncIterator[Counter[st
 
 async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again(two: Running, before: Audit) -> None:
     """Rewards, closes, exports and acknowledgements lose their answers; each is made again, and done once."""
-    counts = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
-    async with AsyncFleet(whereabouts(two), patience=START, staleness=counts, progress=False) as fleet:
+    manager = StalenessManager(max_concurrent=100, max_staleness=100, batch_size=20)
+    async with AsyncFleet(whereabouts(two), patience=START, staleness=manager, progress=False) as fleet:
         sessions = await sessions_by_turns(fleet, 20)
         await talk_all(sessions)
         async with dying(two.proxies[1], deaths=5) as deaths:
@@ -261,7 +261,7 @@ async def test_every_act_of_a_trainer_survives_a_proxy_that_dies_again_and_again
         audit = await fleet.audit()
         assert audit.turns.acknowledged - before.turns.acknowledged == 20
         assert (audit.turns.leased, audit.balanced) == (0, True)
-        assert (counts.accepted, counts.running) == (20, 0)
+        assert (manager.counts.accepted, manager.counts.running) == (20, 0)
 
 
 async def test_a_session_whose_proxy_is_down_is_closed_when_it_is_back(two: Running, before: Audit) -> None:

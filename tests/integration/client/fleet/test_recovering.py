@@ -90,7 +90,7 @@ async def test_a_recovery_that_would_drop_too_much_drops_nothing_anywhere(
         assert refused.value.details["would_drop"] == {"ready": len(made) - 1, "leased": 0, "open": 1}
     assert (await fleet.audit(), await fleet.weights()) == (before, stood)
     assert restarted.staleness is not None
-    assert restarted.staleness.accepted == 0
+    assert restarted.staleness.counts.accepted == 0
     answer = await restarted.recover(0, confirm=True)
     assert answer.recovered["dropped_trajectories"] == len(made) - 1
     assert answer.ordinals == [0, 1]

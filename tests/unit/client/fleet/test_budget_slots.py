@@ -127,8 +127,8 @@ class Recount(RuleBasedStateMachine):
     @invariant()
     def the_manager_counts_what_a_recount_counts(self) -> None:
         counted = [history.slot for history in self.histories.values()]
-        assert self.manager.running == counted.count(Slot.RUNNING)
-        assert self.manager.accepted == counted.count(Slot.ACCEPTED)
+        assert self.manager.counts.running == counted.count(Slot.RUNNING)
+        assert self.manager.counts.accepted == counted.count(Slot.ACCEPTED)
 
     @invariant()
     def only_what_may_still_change_is_kept(self) -> None:
@@ -143,28 +143,28 @@ def test_a_session_whose_trajectories_are_all_too_old_gives_its_place_back() -> 
     budget, slots = started("s0-1")
     slots.ended("s0-1", left=["a", "b"])
     slots.judged("s0-1", "a", too_old=True)
-    assert (budget.accepted, budget.rejected) == (1, 0)
+    assert (budget.counts.accepted, budget.counts.rejected) == (1, 0)
     slots.judged("s0-1", "b", too_old=True)
-    assert (budget.accepted, budget.rejected) == (0, 1)
+    assert (budget.counts.accepted, budget.counts.rejected) == (0, 1)
 
 
 def test_sessions_of_a_lost_proxy_give_their_places_back_until_it_returns() -> None:
     budget, slots = started("s0-1", "s0-2", "s1-1")
     slots.ended("s0-2", left=["a"])
     slots.mark(0, lost=True)
-    assert (budget.running, budget.accepted) == (1, 0)
+    assert (budget.counts.running, budget.counts.accepted) == (1, 0)
     slots.mark(0, lost=False)
-    assert (budget.running, budget.accepted) == (2, 1)
+    assert (budget.counts.running, budget.counts.accepted) == (2, 1)
 
 
 def test_what_is_trained_keeps_its_place_and_is_forgotten() -> None:
     budget, slots = started("s0-1")
     slots.ended("s0-1", left=["a"])
     slots.trained("s0-1", "a")
-    assert budget.accepted == 1
+    assert budget.counts.accepted == 1
     assert slots.sessions() == []
     slots.mark(0, lost=True)
-    assert budget.accepted == 1
+    assert budget.counts.accepted == 1
 
 
 def test_adopted_sessions_count_as_running_or_as_held_already() -> None:
@@ -172,10 +172,10 @@ def test_adopted_sessions_count_as_running_or_as_held_already() -> None:
     slots = BudgetSlots(budget)
     slots.adopt("s0-1", ordinal=0, ended=False)
     slots.adopt("s0-2", ordinal=0, ended=True, left=["a"])
-    assert (budget.running, budget.accepted) == (1, 0)
+    assert (budget.counts.running, budget.counts.accepted) == (1, 0)
     budget.on_version_recovered(3, held=1)
     slots.judged("s0-2", "a", too_old=True)
-    assert budget.accepted == 3 * 8
+    assert budget.counts.accepted == 3 * 8
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["open", "ended"])
