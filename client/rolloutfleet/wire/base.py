@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 IDEMPOTENCY_KEY_HEADER: Final = "Idempotency-Key"
 SHOULD_RETRY_HEADER: Final = "x-should-retry"
@@ -17,6 +17,16 @@ Whole = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 AboveZero = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=100 * YEAR)]
+
+
+def _each_once(names: list[str]) -> list[str]:
+    if len(set(names)) != len(names):
+        raise ValueError("names something twice")
+    return names
+
+
+EachOnce = AfterValidator(_each_once)
+"""Of a list of names."""
 
 
 class Request(BaseModel):

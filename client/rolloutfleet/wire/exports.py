@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rolloutfleet.wire.base import Answered, Covering, Id, Paged, Reply, Request
+from rolloutfleet.wire.base import Answered, Covering, EachOnce, Id, Paged, Reply, Request
 from rolloutfleet.wire.sessions import LineageKind, Outcome, TurnFacts
 
 LEASE_ID_HEADER: Final = "Lease-Id"
@@ -27,7 +27,7 @@ DumpState = Literal["ready", "importing", "imported"]
 class AskExport(Request):
     """POST /export: these sessions, this group, or any trajectories up to a number of them."""
 
-    session_ids: Annotated[list[Id], Field(min_length=1, max_length=10_000)] | None = None
+    session_ids: Annotated[list[Id], Field(min_length=1, max_length=10_000), EachOnce] | None = None
     group_id: Id | None = None
     max_trajectories: Annotated[int, Field(ge=1, le=100_000)] | None = None
     style: ExportStyle = "concat"
@@ -53,8 +53,6 @@ class AskExport(Request):
         chosen = [self.session_ids, self.group_id, self.max_trajectories]
         if sum(choice is not None for choice in chosen) > 1:
             raise ValueError("session_ids, group_id and max_trajectories exclude each other")
-        if self.session_ids is not None and len(set(self.session_ids)) != len(self.session_ids):
-            raise ValueError("session_ids names a session twice")
         return self
 
     @property
@@ -179,18 +177,15 @@ class DeletedShards(Covering):
     bytes: int
 
 
+DumpFile = Annotated[str, Field(min_length=1, max_length=512)]
+
+
 class ImportDumps(Request):
     """POST /dumps/import: all of them, or none."""
 
-    names: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(min_length=1, max_length=1000)]
+    names: Annotated[list[DumpFile], Field(min_length=1, max_length=1000), EachOnce]
     incomplete: bool = False
     """Take those, too, whose shards could not all be brought in."""
-
-    @model_validator(mode="after")
-    def _named_once(self) -> Self:
-        if len(set(self.names)) != len(self.names):
-            raise ValueError("names has a dump twice")
-        return self
 
 
 class ImportedDump(Reply):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from rolloutfleet.sampling import SamplingFields
-from rolloutfleet.wire.base import Answered, AtLeastOne, Id, Paged, Reply, Request, Seconds
+from rolloutfleet.wire.base import Answered, AtLeastOne, EachOnce, Id, Paged, Reply, Request, Seconds
 
 REASON_LIMIT: Final = 512
 """Characters of an outcome's reason."""
@@ -71,7 +71,7 @@ class StartSessions(Request):
     """A session whose place in its group the new one takes. `task_id` and `train` are that one's."""
     group: GroupDeadline | None = Field(default=None, exclude_if=_unsaid)
     metadata: dict[str, JsonValue] = Field(default_factory=dict, strict=False)
-    agent_may: list[AgentMay] = Field(default_factory=list, max_length=3, strict=False)
+    agent_may: Annotated[list[AgentMay], Field(max_length=3, strict=False), EachOnce] = Field(default_factory=list)
 
     @field_validator("replaces")
     @classmethod
@@ -102,13 +102,6 @@ class StartSessions(Request):
         if size > METADATA_LIMIT:
             raise ValueError(f"metadata is {size} bytes of JSON; at most {METADATA_LIMIT}")
         return metadata
-
-    @field_validator("agent_may")
-    @classmethod
-    def _named_once(cls, agent_may: list[AgentMay]) -> list[AgentMay]:
-        if len(set(agent_may)) != len(agent_may):
-            raise ValueError("agent_may names something twice")
-        return agent_may
 
 
 class StartedSession(Reply):
