@@ -25,20 +25,10 @@ _LONGEST = Decimal(100 * 365 * 86400)
 LONGEST_TEXT: Final = 64
 """Characters of an amount; the API server wants to know before it works with one."""
 
-_BYTES = {
+_BYTES: dict[str, int] = {
     "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "E": 10**18,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-    "Ei": 2**60,
+    **{unit: 1000**power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTPE", 1)},
 }
 QUANTITY_PATTERN = r"^([0-9]+(?:\.[0-9]+)?)(|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)$"
 _LARGEST = 2**63 - 1
