@@ -100,13 +100,15 @@ class AsyncExport(AsyncIterator[Trajectory]):
         """Wait until there is something to hand out, or nothing more will come."""
         until = None if self._wanted.timeout is None else self._proxies.clock() + self._wanted.timeout
         with self._waiting.line("waiting for trajectories", total=self._wanted.count) as tell:
-            while not self._enough():
+            while self._wanted.count is None or self._count < self._wanted.count:
                 self._judge(self._prefetcher.take_group())
                 if self._queue or (self._prefetcher.over() and not self._prefetcher.ready):
                     return
                 left = TELL_INTERVAL if until is None else min(TELL_INTERVAL, until - self._proxies.clock())
                 if left <= 0:
-                    raise TookTooLong(f"{self._so_far()} within {self._wanted.timeout:g} s{self._missing()}")
+                    of = "" if self._wanted.count is None else f" of {self._wanted.count}"
+                    late = f"within {self._wanted.timeout:g} s{self._missing()}"
+                    raise TookTooLong(f"{self._count}{of} trajectories came {late}")
                 tell(f"waiting for trajectories{self._missing()}", self._count)
                 await self._prefetcher.signal.wait(left)
 
@@ -118,17 +120,10 @@ class AsyncExport(AsyncIterator[Trajectory]):
             else:
                 self._queue.append(trajectory)
 
-    def _enough(self) -> bool:
-        return self._wanted.count is not None and self._count >= self._wanted.count
-
     def _still_wanted(self) -> int | None:
         if self._wanted.count is None:
             return None
         return self._wanted.count - self._count - len(self._queue)
-
-    def _so_far(self) -> str:
-        wanted = "" if self._wanted.count is None else f" of {self._wanted.count}"
-        return f"{self._count}{wanted} trajectories came"
 
     def _missing(self) -> str:
         down = ", ".join(map(str, sorted(self._prefetcher.missing)))
