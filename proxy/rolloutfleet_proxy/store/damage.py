@@ -1,7 +1,7 @@
 """What the disk has changed: trajectories that nobody is to get any more, turns that no dump holds, rows of any table.
 
 A row is held against its checksum (`checksums`), and a trajectory's turns against their number, as what SQLite finds
-rows by may be damaged, too. What can't be read at all counts as damaged.
+rows by may be damaged, too. What can't be read at all counts as damaged, unless another read may succeed.
 """
 
 import sqlite3
@@ -10,6 +10,7 @@ from typing import Final
 
 from rolloutfleet_proxy.domain.trajectory import ELSEWHERE, IMPORTING
 from rolloutfleet_proxy.store.checksums import GUARDED, SOUND
+from rolloutfleet_proxy.store.database import may_pass
 from rolloutfleet_proxy.store.leases import Member
 
 ROWS_AT_ONCE: Final = 64
@@ -24,7 +25,9 @@ def is_sound(connection: sqlite3.Connection, member: Member) -> bool:
     """
     try:
         return _row_is_sound(connection, "sessions", (member.session,)) and _turns_are_sound(connection, member)
-    except _UNREADABLE:
+    except _UNREADABLE as error:
+        if may_pass(error):
+            raise
         return False
 
 
@@ -59,7 +62,9 @@ def damaged_turns(connection: sqlite3.Connection, session: int, numbers: Iterabl
             row = connection.execute(
                 f"SELECT parent, {SOUND} FROM turns WHERE session = ? AND number = ?", (session, number)
             ).fetchone()
-        except _UNREADABLE:
+        except _UNREADABLE as error:
+            if may_pass(error):
+                raise
             row = None
         if row is None or not row[1] or (row[0] is not None and row[0] not in sound):
             bad.append(number)

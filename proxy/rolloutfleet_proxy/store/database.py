@@ -133,6 +133,17 @@ def is_locked(error: sqlite3.Error) -> bool:
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether the same read may succeed later: it was the disk, or another program, that refused it."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_NOMEM,
+    )
+
+
 def no_room(error: sqlite3.Error) -> bool:
     """Whether it was for want of room that the disk refused something."""
     code: int = getattr(error, "sqlite_errorcode", 0)

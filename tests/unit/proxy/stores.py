@@ -8,6 +8,7 @@ from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest.mock import Mock
 
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage
@@ -106,6 +107,13 @@ class SyncStore:
         covered, tokens = behind[0] if behind else (0, 0)
         turn = new_turn(session, parent=parent, covered=covered, tokens=tokens, **given)
         return self.run(lambda transaction: commit_turn(transaction, turn)).number
+
+
+def refusing_reads(code: int) -> Any:
+    """A connection whose reads fail with an error of SQLite."""
+    error = sqlite3.OperationalError("refused")
+    error.sqlite_errorcode = code
+    return Mock(**{"execute.side_effect": error})
 
 
 def _without_new_columns(table: str, names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 
 import pytest
 from tests.unit.proxy.lifecycle.sweeps import STALE, UNCLAIMED, House
-from tests.unit.proxy.stores import alter, new_turn
+from tests.unit.proxy.stores import alter, new_turn, refusing_reads
 
 from rolloutfleet.dumps import decode
 from rolloutfleet.wire import AskExport, StartSessions
 from rolloutfleet_proxy.domain.session import REST, Gone
+from rolloutfleet_proxy.lifecycle import dumping
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services.sweeping import HOPELESS, RECLAIMED_BYTES
 from rolloutfleet_proxy.sessions.registry import Session
 from rolloutfleet_proxy.store.annotations import Annotations, annotate
 from rolloutfleet_proxy.store.compacting import compact
+from rolloutfleet_proxy.store.damage import damaged_turns
 from rolloutfleet_proxy.store.database import store_bytes
 from rolloutfleet_proxy.store.groups import Freed
 from rolloutfleet_proxy.store.leases import grant, release
@@ -181,6 +184,21 @@ async def test_a_damaged_turn_and_what_extends_it_are_in_no_dump_and_counted_so(
     assert (sums["sessions"]["dumped"], sums["sessions"]["discarded"]) == (1, {"damaged": 1})
     told = await house.rows("SELECT name, dumped FROM tombstones ORDER BY id")
     assert told == [(name, f"[{REST}]"), (gone, "[]")]
+
+
+async def test_session_stays_whole_when_a_read_of_its_turns_fails(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(_, name)] = await house.start(turns=3)
+    house.seconds = STALE
+    with monkeypatch.context() as patched:
+        refusing = refusing_reads(sqlite3.SQLITE_IOERR_READ)
+        patched.setattr(dumping, "damaged_turns", lambda _, **asked: damaged_turns(refusing, **asked))
+        await house.sweep()
+    assert house.error == "OperationalError: refused"
+    assert await house.there() == {name} and house.files() == []
+    await house.sweep()
+    assert house.files() == [f"{name}-active.json"] and (await house.sums())["turns"]["dumped"] == 3
 
 
 async def test_no_session_goes_whose_dump_is_no_dump_when_it_is_read_back(

@@ -1,12 +1,13 @@
 """What a disk changes of rows: nobody gets it, and what it is of is named."""
 
+import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.proxy.exports.test_rows_and_forms import as_json, leased, reward
-from tests.unit.proxy.stores import SyncStore, alter
+from tests.unit.proxy.stores import SyncStore, alter, refusing_reads
 
 from rolloutfleet_proxy.domain.errors import DamageFound, TurnDamaged
 from rolloutfleet_proxy.store import checksums, filling
@@ -116,6 +117,17 @@ def test_a_turn_that_extends_a_changed_one_is_as_good_as_damaged(store: SyncStor
     session, _ = ended(store)
     change(store, session, "prompt_ids", number=2)
     assert store.read(partial(damaged_turns, session=session, numbers=[1, 2, 3])) == [2, 3]
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_INTERRUPT])
+def test_read_that_fails_is_no_damage_when_a_later_one_may_succeed(store: SyncStore, code: int) -> None:
+    session, _ = ended(store)
+    [member] = leased(store).members
+    refusing = refusing_reads(code)
+    with pytest.raises(sqlite3.OperationalError, match="refused"):
+        damaged_turns(refusing, session, [1, 2, 3])
+    with pytest.raises(sqlite3.OperationalError, match="refused"):
+        is_sound(refusing, member)
 
 
 def test_a_group_with_a_damaged_member_goes_on_without_it(store: SyncStore) -> None:
