@@ -46,17 +46,21 @@ async def every(interval: Callable[[], float], work: Callable[[], Awaitable[obje
         began = time.monotonic()
         while (left := began + interval() - time.monotonic()) > 0:  # noqa: ASYNC110 (the interval may change meanwhile)
             await asyncio.sleep(min(left, RECHECK_INTERVAL))
-        try:
-            await work()
-        except Exception:
-            logger.exception("a round of housekeeping failed; the next one tries again")
+        await _attempt(work)
+
+
+async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await work()
+    except Exception:
+        logger.exception("a round of housekeeping failed; the next one tries again")
 
 
 async def sweeping(dumps: DumpService, settings: SettingsInForce) -> None:
     """Sessions that nobody uses go."""
     if not dumps.keeps:
         logger.warning("sessions.dump.path is empty: stale sessions are discarded, and counted as such")
-    await dumps.tidy()
+    await _attempt(dumps.tidy)
     await every(lambda: settings.current.sessions.cleanup_interval, dumps.sweep)
 
 

@@ -122,6 +122,10 @@ def _readable() -> Iterator[None]:
 
 
 def _on_one_disk(folder: Path, other: Path) -> bool:
-    """`folder` need not be there yet: then it will be on the disk of the nearest folder above it."""
-    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), other)
-    return there.stat().st_dev == other.stat().st_dev
+    """`folder` need not be there yet: then it will be on the disk of the nearest folder above it. One that can't be
+    looked at is on a disk of its own, which has failed."""
+    try:
+        there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), other)
+        return there.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return False
