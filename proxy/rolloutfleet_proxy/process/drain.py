@@ -280,8 +280,7 @@ class Drains:
                 holds=holds,
             )
             await self._write(lambda transaction: _save(transaction, drain, ttl=asked.ttl))
-            if self._ending:
-                raise Stopping()
+            self._check_goes_on()
             self._apply(drain)
             return {**(self.shown() or {}), "done": False}
 
@@ -293,14 +292,16 @@ class Drains:
             self._check_possible(before, before.id if before is not None and id is None else id)
             assert before is not None
             await self._write(_forget)
-            if self._ending:
-                raise Stopping()
+            self._check_goes_on()
             self._apply(None)
             return before.id
 
-    def _check_possible(self, before: Drain | None, id: str | None) -> None:
-        if self._ending or (before is not None and before.id == ""):
+    def _check_goes_on(self) -> None:
+        if self._ending or self.stopped:
             raise Stopping()
+
+    def _check_possible(self, before: Drain | None, id: str | None) -> None:
+        self._check_goes_on()
         if before is not None and before.id != id:
             raise DrainConflict(f"Drain {before.id!r} is in force. Renew it by its id, or end it with DELETE /drain.")
 
@@ -362,7 +363,8 @@ class Drains:
         async with self._changing:
             if self.drain is drain:
                 await self._write(_forget)
-                self._apply(None)
+                if self.drain is drain:
+                    self._apply(None)
 
     def _begin_to_end(self) -> None:
         self._ending = True

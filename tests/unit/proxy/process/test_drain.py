@@ -331,6 +331,35 @@ async def test_a_signal_ends_what_a_drain_only_holds(tmp_path: Path) -> None:
         assert status_of(await refused(proxy.drains.undo())) == 503
 
 
+@pytest.mark.parametrize("change", ["renewed", "undone", "expired"])
+async def test_stop_is_carried_out_when_it_comes_while_a_drain_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    keeper = Keeper()
+    async with life(tmp_path, host=keeper) as proxy:
+        await proxy.ask(mode="cordon", ttl=SHORT)
+        write = proxy.writer.run
+
+        async def write_after_a_stop(operation: Any) -> Any:
+            proxy.drains.stop("SIGTERM")
+            return await write(operation)
+
+        monkeypatch.setattr(proxy.writer, "run", write_after_a_stop)
+        if change != "expired":
+            asking = proxy.ask(mode="cordon") if change == "renewed" else proxy.drains.undo()
+            assert status_of(await refused(asking)) == 503
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
+        assert proxy.drains.last_words == ("stopped: SIGTERM", None)
+
+
+async def test_drain_that_exits_is_not_undone_when_the_proxy_was_told_to_stop(tmp_path: Path) -> None:
+    async with life(tmp_path, host=Keeper()) as proxy:
+        proxy.calls.running = 1
+        await proxy.ask(then="exit")
+        proxy.drains.stop("SIGTERM")
+        assert status_of(await refused(proxy.drains.undo("d"))) == 503
+
+
 async def test_a_signal_ends_a_drain_that_was_quiet_and_the_next_boot_says_which(tmp_path: Path) -> None:
     keeper = Keeper()
     async with life(tmp_path, host=keeper) as proxy:
