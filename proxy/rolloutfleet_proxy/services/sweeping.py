@@ -133,12 +133,13 @@ class Sweeper:
         async with self._one_at_a_time:
             began = self.store.clock.now()
             # Once for members that are open, and once for those of the same groups that had ended.
-            retired = await self._sweep(at_once, began) + await self._sweep(at_once, began)
-            await self._forget(orders, this_sweep=began)
-        return retired
+            sweeps = [await self._sweep(at_once, began) for _ in range(2)]
+            if not any(sweep.is_hopeless for sweep in sweeps):
+                # Else a draft may be all that is left of a group that was not tried.
+                await self._forget(orders, this_sweep=began)
+        return sum(sweep.reclaimed for sweep in sweeps)
 
-    async def _sweep(self, orders: Orders, began: float) -> int:
-        """Returns how many sessions were reclaimed."""
+    async def _sweep(self, orders: Orders, began: float) -> "_Sweep":
         sweep = _Sweep(orders, began=began, put_off=frozenset(self.failing))
         after: int | None = 0
         while after is not None:
@@ -153,7 +154,7 @@ class Sweeper:
             logger.warning("group %s could not be reclaimed, and is kept: %s", group, sweep.failing[group])
         self.failing = {**self.failing, **sweep.failing} if sweep.is_hopeless else sweep.failing
         self.metrics.groups_not_reclaimed.set(len(self.failing))
-        return sweep.reclaimed
+        return sweep
 
     async def _forget(self, orders: Orders, *, this_sweep: float) -> None:
         """Remove the drafts of earlier sweeps, old dumps and old tombstones.
@@ -301,7 +302,9 @@ class Sweeper:
             if one.unreachable:
                 # The files stay, marked as incomplete, until they can be written anew.
                 missing = ", ".join(one.unreachable[:10])
-                self._fail(sweep, one.chosen, f"ShardsMissing: shards whose owner does not answer: {missing}")
+                lacks = f"ShardsMissing: shards whose owner does not answer: {missing}"
+                # To wait for each of many may take long; but where the store goes, every group has to have its files.
+                self._fail(sweep, one.chosen, lacks, in_a_row=not sweep.orders.patience.at_once)
         return [one for one in dumped if not one.unreachable]
 
     async def _free(self, sweep: "_Sweep", dumped: Sequence[_Dumped]) -> None:
@@ -344,9 +347,9 @@ class Sweeper:
         sweep.no_room = error
         sweep.failing[chosen.group.name] = f"waits for room: {error}"
 
-    def _fail(self, sweep: "_Sweep", chosen: Due, error: Exception | str) -> None:
+    def _fail(self, sweep: "_Sweep", chosen: Due, error: Exception | str, *, in_a_row: bool = True) -> None:
         self.metrics.dump_failures.inc()
-        sweep.failed_in_a_row += 1
+        sweep.failed_in_a_row += in_a_row
         sweep.failing[chosen.group.name] = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
 
 

@@ -15,6 +15,7 @@ from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, ImportConflic
 from rolloutfleet_proxy.failpoints import AFTER_DUMP, AFTER_RENAME
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.services import sweeping
+from rolloutfleet_proxy.services.sweeping import HOPELESS
 from rolloutfleet_proxy.store.imports import refuse_known
 from rolloutfleet_proxy.store.leases import acknowledge, grant
 from rolloutfleet_proxy.store.trajectories import close_session
@@ -87,6 +88,20 @@ async def test_dump_stays_when_a_later_sweep_frees_its_session(house: House, mon
         await house.sweep()
         assert await house.there() == set() and house.files() == [f"{name}-trajectory-1.json"]
     assert await house.rows("SELECT * FROM drafts") == []
+
+
+async def test_dump_stays_when_retiring_gives_up_before_its_session(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await unclaimed(house)
+    with monkeypatch.context() as failing:
+        failing.setattr(sweeping, "free", raising(StoreBusy()))
+        await house.sweep()
+    for _ in range(2 * HOPELESS):
+        await house.start()
+    monkeypatch.setattr(sweeping, "dump", raising(OSError("no disk")))
+    assert await house.sweeper.retire(house.orders()) == 0
+    assert house.files() == [f"{name}-trajectory-1.json"]
 
 
 async def test_dump_of_open_turns_goes_when_they_are_dumped_as_a_trajectory(

@@ -438,3 +438,13 @@ async def test_a_store_that_goes_gives_everything_to_dumps_but_what_is_in_use(ho
     assert (await house.sums())["turns"]["dumped"] == 3
     assert await house.sweeper.retire(house.orders()) == 1, "its call has ended"
     assert await house.there() == set()
+
+
+async def test_retiring_writes_every_file_when_the_owner_of_shards_does_not_answer(house: House) -> None:
+    house.unreachable = ["far"]
+    for _ in range(3 * HOPELESS):
+        await house.start(metadata={"image": {"type": "remote_tensor"}})
+    [(_, whole)] = await house.start()
+    assert await house.sweeper.retire(house.orders()) == 1
+    assert whole not in await house.there()
+    assert len(house.files()) == 3 * HOPELESS + 1 and len(house.sweeper.failing) == 3 * HOPELESS
