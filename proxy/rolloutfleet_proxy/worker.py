@@ -87,6 +87,7 @@ class ParentProcess:
         asked = {
             "host": settings.host,
             "port": settings.port,
+            "ephemeral": settings.ephemeral,
             "timeout": settings.drain_timeout + CUT_GRACE + CLOSING + (RETIRING if settings.ephemeral else 0),
             "log": {"ordinal": settings.ordinal, "json": settings.log.format == "json", "level": settings.log.level},
         }

@@ -2,7 +2,9 @@
 
 Worker to parent:
 
-    {"listen": {host, port, timeout, log}} open the sockets, or hand them over; a stop takes `timeout` seconds
+    {"listen": {host, port, timeout, ephemeral, log}}
+                                            open the sockets, or hand them over; a stop takes `timeout` seconds, and
+                                            where the store is `ephemeral`, its rows are dumped in it
     {"warm": true}                          everything is imported and loaded; the store is not touched
     {"serving": true}                       the store is open, and connections are accepted
     {"then": "restart" | "exit" | "stay"}   what a drain will end in: a restart needs a successor

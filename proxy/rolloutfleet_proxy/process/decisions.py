@@ -93,6 +93,9 @@ class Decisions:
         self._crash: Message = {}
         self._stopping = 0
         self._stop_timeout = STOP_TIMEOUT
+        self._ephemeral = False
+        self._quiesce: str | None = None
+        """The signal that the next worker to serve is told of."""
         self._spawn_at: float | None = None
         self._kill_at: float | None = None
 
@@ -113,13 +116,14 @@ class Decisions:
             return []
         if "listen" in message:
             asked = message["listen"]
-            self._stop_timeout = asked["timeout"]
+            self._stop_timeout, self._ephemeral = asked["timeout"], asked["ephemeral"]
             return [Log(asked["log"]), Listen(number, asked["host"], asked["port"])]
         if worker is not self.owner:
             return self._warm(worker) if "warm" in message else []
         if "serving" in message:
             worker.state, self._ever_served, self._served_since = SERVING, True, now
-            return [Say(f"worker {number} serves")]
+            name, self._quiesce = self._quiesce, None
+            return [Say(f"worker {number} serves"), *([] if name is None else [Tell(number, {"quiesce": name})])]
         if "then" in message:
             return self._drain_ends_in(message["then"])
         if "ending" in message:
@@ -142,18 +146,26 @@ class Decisions:
         return []
 
     def told_to_stop(self, number: int, now: float) -> list[Action]:
-        """SIGTERM or SIGINT came: the first asks, the second doesn't wait."""
+        """SIGTERM or SIGINT came: the first asks, the second doesn't wait.
+
+        Where the store goes with its pod, the worker that follows after a crash, or in a restart, has to dump it first.
+        """
         self._stopping += 1
         name = signal.Signals(number).name
-        if self.owner is None or self._stopping > 1:
-            workers = [worker for worker in (self.owner, self.next) if worker is not None]
+        owner, dumps = self.owner, self._ephemeral and self._ever_served
+        if (owner is None and not dumps) or self._stopping > 1:
+            workers = [worker for worker in (owner, self.next) if worker is not None]
             status = 0 if self._stopping == 1 else 128 + number
             return [Say(f"{name}: ending at once"), *(Kill(worker.number) for worker in workers), Exit(status)]
         self._kill_by(now + self._stop_timeout)
+        if owner is None or owner.state == OPENED or (dumps and owner.state == ENDING and self._then == "restart"):
+            self._quiesce = name
+            begun = self.spawn() if owner is None and self.next is None else []
+            return [Say(f"{name}: the worker that serves next is told to end"), *begun]
         return [
-            Say(f"{name}: worker {self.owner.number} finishes its calls, for at most {self._stop_timeout:g} s"),
+            Say(f"{name}: worker {owner.number} finishes its calls, for at most {self._stop_timeout:g} s"),
             *self._give_up_next(),
-            Tell(self.owner.number, {"quiesce": name}),
+            Tell(owner.number, {"quiesce": name}),
         ]
 
     def tick(self, now: float) -> list[Action]:
@@ -161,9 +173,9 @@ class Decisions:
         actions: list[Action] = []
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_by(None)
-            if self.owner is not None:
-                number = self.owner.number
-                actions += [Say(f"worker {number} does not end: killing it", "error"), Kill(number)]
+            worker = self.owner or self.next
+            if worker is not None:
+                actions += [Say(f"worker {worker.number} does not end: killing it", "error"), Kill(worker.number)]
         if self._spawn_at is not None and now >= self._spawn_at:
             actions += self.spawn()
         return actions
@@ -190,9 +202,11 @@ class Decisions:
     def _owner_ended(self, status: int, words: str, peak_rss: int | None, now: float) -> list[Action]:
         assert self.owner is not None
         worker, self.owner = self.owner, None
-        self._kill_by(None)
+        if not self._stopping:
+            self._kill_by(None)
         on_purpose = worker.state == ENDING and status == 0
-        if self._stopping or (on_purpose and self._then == "exit"):
+        is_followed = self._quiesce is not None and worker.state == ENDING
+        if (self._stopping and not is_followed) or (on_purpose and self._then == "exit"):
             return [Say(f"worker {worker.number} {words}"), Exit(0 if on_purpose else as_exit_status(status))]
         if self._then == "exit":
             early = f"worker {worker.number} {words} before its drain was over"
@@ -217,7 +231,7 @@ class Decisions:
                 Say(f"{early}; worker {self.owner.number} goes on", "error"),
                 Tell(self.owner.number, {"successor": words}),
             ]
-        if not self._ever_served or status in FINAL:
+        if not self._ever_served or self._stopping or status in FINAL:
             return [Exit(as_exit_status(status))]
         self._crashes += 1
         delay = restart_delay(self._crashes)

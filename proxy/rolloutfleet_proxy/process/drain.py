@@ -212,13 +212,13 @@ class Drains:
 
     def stop(self, reason: str) -> None:
         """Quiesce and exit, whatever drain is in force; for signals. Not undone."""
+        self.stopped = True
         if self._ending:
             return
         now = self._now()
         before = self.drain
         kept = before is not None and before.then == "exit"
         quiet = before is not None and before.mode == "quiesce" and before.then == "stay"
-        self.stopped = True
         self._apply(
             Drain(
                 id=before.id if before is not None and kept else "",

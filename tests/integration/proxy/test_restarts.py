@@ -24,7 +24,7 @@ from tests.integration.proxy import judge
 from tests.integration.proxy.calls import BODY, opened
 from tests.integration.proxy.load import Load, Way
 from tests.integration.proxy.restarts import GENERATION, assert_one_owner_at_a_time, booted, restart, until
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, START, eventually
 
 from rolloutfleet.dumps import decode
 
@@ -240,10 +240,43 @@ def test_an_ephemeral_proxy_dumps_what_it_has_when_it_is_stopped_or_told_to(tmp_
         later = proxy.start_session()
         turns.add(later.raw_chat(BODY).json()["id"])
         proxy.stop()
-        files = list((Path(proxy.settings["state_dir"]) / "dumps").glob("*.json"))
-        assert {turn.turn_id for file in files for turn in decode(file.read_bytes()).turns} == turns
+        assert dumped_turns(proxy) == turns
         proxy.start()
         assert later.raw_chat(BODY).status_code == 410 and proxy.audit()["balanced"]
+
+
+def dumped_turns(proxy: ProxyProcess) -> set[str]:
+    files = (Path(proxy.settings["state_dir"]) / "dumps").glob("*.json")
+    return {turn.turn_id for file in files for turn in decode(file.read_bytes()).turns}
+
+
+@pytest.mark.parametrize("while_it", ["crashed", "restarts"])
+async def test_ephemeral_proxy_dumps_when_it_is_stopped_while_no_worker_serves(
+    tmp_path: Path, shared: Fleet, while_it: str
+) -> None:
+    with running_fleet(tmp_path, beside=shared, settings={"ephemeral": True}) as fleet:
+        proxy, process = fleet.proxy, fleet.proxy.process
+        assert process is not None
+        session, other = proxy.start_session(), proxy.start_session()
+        turns = {session.raw_chat(BODY).json()["id"]}
+        if while_it == "crashed":
+            worker = psutil.Process(proxy.stats()["pid"])
+            proxy.kill_worker()
+            await asyncio.to_thread(worker.wait, PATIENCE)
+        else:
+            fleet.engine.fault("slow", seconds=2 * PATIENCE, count=1)
+            last = asyncio.create_task(asyncio.to_thread(other.raw_chat, BODY))
+            await eventually(lambda: fleet.engine.counters()["running"] == 1)
+            assert proxy.drain("memory", then="restart").status_code == 200
+            await until(lambda: proxy.stats()["drain"]["holding"])
+            held = asyncio.create_task(asyncio.to_thread(session.raw_chat, BODY))
+            await until(lambda: proxy.stats()["drain"]["held"])
+            with proxy.admin() as admin:
+                assert admin.delete(f"/sessions/{other.session_id}").status_code == 204
+            assert ((await last).status_code, (await held).status_code) == (410, 503), "the worker ends"
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, START) == 0
+        assert dumped_turns(proxy) == turns
 
 
 async def test_an_exit_ends_the_command_and_the_next_start_knows_why(hasty: Fleet) -> None:

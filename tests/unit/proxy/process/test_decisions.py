@@ -22,7 +22,8 @@ from rolloutfleet_proxy.process.decisions import (
 
 SIGTERM, SIGKILL, SIGINT = 15, 9, 2
 LOG = {"ordinal": 0, "json": False, "level": "info"}
-LISTEN = {"listen": {"host": "127.0.0.1", "port": 80, "timeout": 8.0, "log": LOG}}
+LISTEN = {"listen": {"host": "127.0.0.1", "port": 80, "timeout": 8.0, "ephemeral": False, "log": LOG}}
+EPHEMERAL = {"listen": LISTEN["listen"] | {"ephemeral": True}}
 
 
 class Site:
@@ -243,14 +244,94 @@ def test_a_stop_takes_as_long_as_was_said_however_late_the_worker_begins_to_end(
     assert site.killed == [1]
 
 
-def test_a_stop_before_anything_serves_does_not_wait() -> None:
+@pytest.mark.parametrize("listen", [LISTEN, EPHEMERAL])
+def test_a_stop_before_anything_serves_does_not_wait(listen: Any) -> None:
     site = Site()
+    site.decisions.said(1, listen, 0.0)
     site.act(site.decisions.told_to_stop(SIGTERM, site.now))
     assert site.killed == [1] and site.status == 0
 
 
+def test_stop_is_told_when_the_worker_serves_that_opens_the_store() -> None:
+    site = Site()
+    site.say(1, warm=True)
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    assert site.last(1) == {"open": {}}
+    site.say(1, serving=True)
+    assert site.last(1) == {"quiesce": "SIGTERM"}
+    site.say(1, ending=True)
+    site.end(1, 0)
+    assert site.status == 0
+
+
+def crashed(listen: Any) -> Site:
+    """Its worker died, and it waits before it starts another."""
+    site = Site()
+    site.decisions.said(1, listen, 0.0)
+    site.serve()
+    for _ in range(2):
+        site.end(max(site.alive), -SIGKILL)
+        if site.decisions.due is None:
+            site.serve()
+    assert not site.alive
+    return site
+
+
+@pytest.mark.parametrize("is_warming", [False, True])
+def test_stop_after_a_crash_lets_another_worker_dump_when_storage_is_ephemeral(is_warming: bool) -> None:
+    site = crashed(EPHEMERAL)
+    if is_warming:
+        site.tick(60.0)
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    [number] = site.alive
+    site.say(number, warm=True)
+    site.say(number, serving=True)
+    assert site.last(number) == {"quiesce": "SIGTERM"} and site.status is None
+    site.say(number, then="exit")
+    site.say(number, ending=True)
+    site.end(number, 0)
+    assert site.status == 0
+
+
+def test_stop_after_a_crash_does_not_wait_when_storage_stays() -> None:
+    site = crashed(LISTEN)
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    assert site.status == 0
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_worker_that_is_to_dump_is_killed_when_the_stop_takes_too_long(is_warm: bool) -> None:
+    site = crashed(EPHEMERAL)
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    [number] = site.alive
+    if is_warm:
+        site.say(number, warm=True)
+    site.tick(8.0)
+    assert site.killed == [number]
+    site.end(number, -SIGKILL)
+    assert site.status == 137
+
+
+@pytest.mark.parametrize("status", [0, -SIGKILL])
+def test_stop_in_a_restart_lets_the_next_worker_dump_when_storage_is_ephemeral(status: int) -> None:
+    site = Site()
+    site.decisions.said(1, EPHEMERAL, 0.0)
+    site.serve()
+    site.say(1, then="restart")
+    site.say(2, warm=True)
+    site.say(1, ending=True)
+    site.act(site.decisions.told_to_stop(SIGTERM, site.now))
+    assert not site.killed
+    site.end(1, status)
+    assert site.owners == {2} and site.status is None
+    site.say(2, serving=True)
+    assert site.last(2) == {"quiesce": "SIGTERM"}
+    site.tick(8.0)
+    assert site.killed == [2]
+
+
 EVENTS = st.one_of(
-    st.tuples(st.just("say"), st.sampled_from([{"warm": True}, {"serving": True}, {"ending": True}])),
+    st.tuples(st.just("say"), st.sampled_from([EPHEMERAL, {"warm": True}, {"serving": True}, {"ending": True}])),
     st.tuples(st.just("say"), st.sampled_from([{"then": "restart"}, {"then": "stay"}, {"then": "exit"}])),
     st.tuples(st.just("end"), st.sampled_from([0, 0, 1, 2, -9, -15])),
     st.tuples(st.just("tick"), st.sampled_from([0.5, 5.0, 100.0])),

@@ -274,7 +274,8 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         error = await refused(held)
         assert (status_of(error), error.code, error.retry_after) == (503, "draining", 1.0)
         assert (b"connection", b"close") in headers_of(error)
-        assert proxy.drains.last_words == ("planned: memory", "d")
+        proxy.drains.stop("SIGTERM")
+        assert proxy.drains.last_words == ("planned: memory", "d") and proxy.drains.stopped
 
 
 async def test_calls_are_not_cut_for_a_restart_that_can_not_come_yet(tmp_path: Path) -> None:
