@@ -366,10 +366,13 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     weights = WeightService(gate=parts.gate, writer=store.writer, follow=sessions.follow_recovery)
     sweeper = _sweeper(parts, sessions)
     stack.push_async_callback(sweeper.close)
-    folder = DumpFolder(folder_of(settings.current), store.owner, shared=is_shared(settings.current))
-    importer = Importer(store, shards, folder=folder, adopted=parts.adopted, forget=sessions.forget)
+
+    def folder_now() -> DumpFolder:
+        return DumpFolder(folder_of(settings.current), store.owner, shared=is_shared(settings.current))
+
+    importer = Importer(store, shards, folder_now=folder_now, adopted=parts.adopted, forget=sessions.forget)
     dumps = DumpService(
-        folder=folder, importer=importer, sweeper=sweeper, drains=parts.drains, store=store, settings=settings
+        folder_now=folder_now, importer=importer, sweeper=sweeper, drains=parts.drains, store=store, settings=settings
     )
     collections = Collections()
     collections.watch()

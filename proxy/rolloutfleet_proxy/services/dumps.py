@@ -29,7 +29,7 @@ RETIRING: Final = 20.0
 class DumpService:
     """Sessions on their way out of the store, and back."""
 
-    folder: DumpFolder
+    folder_now: Callable[[], DumpFolder]
     importer: Importer
     sweeper: Sweeper
     drains: Drains
@@ -44,13 +44,13 @@ class DumpService:
     async def page(self, *, after: str, limit: int, state: DumpState | None) -> Sequence[Listed]:
         """Files behind that name. Raises TemporaryFailure where the disk fails."""
         with _readable():
-            return await asyncio.to_thread(self.folder.listed, after=after, limit=limit, state=state, heads=True)
+            return await asyncio.to_thread(self.folder_now().listed, after=after, limit=limit, state=state, heads=True)
 
     async def open(self, dump: DumpName) -> BinaryIO | None:
         """A dump's file, None where it is not here. Raises DumpDamaged, TemporaryFailure."""
         with _readable():
             try:
-                return await asyncio.to_thread(self.folder.open, dump)
+                return await asyncio.to_thread(self.folder_now().open, dump)
             except Damaged as error:
                 raise DumpDamaged(f"{dump}: {error}.", param="name") from None
 

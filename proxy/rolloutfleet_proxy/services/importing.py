@@ -46,16 +46,18 @@ class _Checked:
     """How many there are in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Importer:
     """Imports of one proxy, one after the other."""
 
     store: Store
     shards: Shards
-    folder: DumpFolder
+    folder_now: Callable[[], DumpFolder]
     adopted: Adopted
     forget: Callable[[Iterable[str]], None]
     """Drops what memory holds of sessions whose rows came, or are gone."""
+    _folder: DumpFolder = field(init=False)
+    """That of the import under way."""
     _one_at_a_time: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     async def run(self, asked: ImportDumps) -> list[ImportedDump]:
@@ -67,6 +69,7 @@ class Importer:
         """
         names = [_parsed(name) for name in asked.names]
         async with self._one_at_a_time:
+            self._folder = self.folder_now()
             try:
                 checked = [await self._check(name, incomplete=asked.incomplete) for name in names]
                 # Once it has begun, an import goes through, or back, whether or not its caller is still there.
@@ -80,14 +83,15 @@ class Importer:
         Where the folder can't be read, its files wait for the next start: a proxy serves without it.
         """
         await self._undo()
+        self._folder = self.folder_now()
         try:
-            claimed = await asyncio.to_thread(self.folder.claimed)
+            claimed = await asyncio.to_thread(self._folder.claimed)
         except OSError as error:
             logger.warning("whether an import was cut short is not known, as the folder can't be read: %s", error)
             return
         for name in claimed:
             arrived = await self.store.read(partial(self._arrived_before, name))
-            await self._put_away(self.folder.finish if arrived else self.folder.give_back, name)
+            await self._put_away(self._folder.finish if arrived else self._folder.give_back, name)
             logger.info("an import of %s was cut short; it %s", name, "had arrived" if arrived else "can be made again")
 
     async def _check(self, name: DumpName, *, incomplete: bool) -> _Checked:
@@ -105,13 +109,13 @@ class Importer:
         return _Checked(name, head, found.digest, found.shards)
 
     def _look(self, name: DumpName) -> Looked:
-        state = self.folder.state(name)
+        state = self._folder.state(name)
         if state != "ready":
             raise _not_there(name, state)
         try:
-            return contents.look(self.folder.ready_file(name), str(name))
+            return contents.look(self._folder.ready_file(name), str(name))
         except FileNotFoundError:
-            raise _not_there(name, self.folder.state(name)) from None
+            raise _not_there(name, self._folder.state(name)) from None
         except Damaged as error:
             raise _damaged(name, [str(error)]) from None
 
@@ -129,11 +133,11 @@ class Importer:
         except BaseException:
             await self._undo()
             for name in claimed:
-                await self._put_away(self.folder.give_back, name)
+                await self._put_away(self._folder.give_back, name)
             raise
         failpoints.reach(failpoints.IMPORT_COMMITTED)
         for name in claimed:
-            await self._put_away(self.folder.finish, name)
+            await self._put_away(self._folder.finish, name)
             failpoints.reach(failpoints.IMPORT_FINISHED)
         # What memory holds of a session may have been read while only a part of it was there.
         self.forget([*freed, *(name.session_id for name in claimed)])
@@ -141,13 +145,13 @@ class Importer:
 
     def _claim(self, name: DumpName) -> None:
         try:
-            self.folder.claim(name)
+            self._folder.claim(name)
         except NotClaimed as refused:
             raise _not_there(name, refused.state) from None
 
     async def _stage(self, dump: _Checked) -> Staged:
         staged = await self.store.write(lambda transaction: imports.begin(transaction, dump.head, dump.digest))
-        file = self.folder.claimed_file(dump.name)
+        file = self._folder.claimed_file(dump.name)
         try:
             with closing(contents.turns(file, dump.digest)) as batches:
                 while batch := await asyncio.to_thread(next, batches, None):
@@ -180,7 +184,7 @@ class Importer:
 
     def _arrived_before(self, name: DumpName, connection: Connection) -> bool:
         try:
-            with open_dump(self.folder.claimed_file(name)) as file:
+            with open_dump(self._folder.claimed_file(name)) as file:
                 return imports.has_arrived(connection, name, digest_of(file))
         except (Damaged, OSError):
             return False

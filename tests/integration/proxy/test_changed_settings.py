@@ -69,6 +69,21 @@ def test_sessions_settings_are_in_force_without_a_restart(proxy: ProxyProcess) -
     assert proxy.stats()["pid"] == pid
 
 
+def test_dumps_are_listed_shown_and_imported_from_a_folder_that_was_named_later(
+    proxy: ProxyProcess, tmp_path: Path
+) -> None:
+    session = proxy.start_session()
+    talk(session)
+    write(proxy, dump_dir=str(tmp_path), sessions={"stale_after": 0.3, "cleanup_interval": 0.1})
+    until(lambda: is_gone(session))
+    write(proxy, dump_dir=str(tmp_path))
+    with proxy.admin() as admin:
+        [dump] = admin.get("/dumps").json()["dumps"]
+        assert admin.get(f"/dumps/{dump['name']}").content == (tmp_path / dump["name"]).read_bytes()
+        assert admin.post("/dumps/import", json={"names": [dump["name"]]}).status_code == 200
+    write(proxy)
+
+
 def test_the_memory_budget_is_reported_as_it_is_now(proxy: ProxyProcess) -> None:
     write(proxy, generation=5, memory={"rss_budget": "3Gi"})
     until(lambda: in_force(proxy, 5))

@@ -50,7 +50,7 @@ class Store(SyncStore):
         self.importer = Importer(
             self.store,
             self.shards,
-            folder=self.folder_of_dumps,
+            folder_now=lambda: self.folder_of_dumps,
             adopted=self.adopted,
             forget=session_service(self.store, registry).forget,
         )

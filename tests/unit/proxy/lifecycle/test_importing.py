@@ -199,6 +199,16 @@ def test_a_dump_is_imported_once(store: Store) -> None:
     assert refusal(store, names)[:2] == (409, "already_imported"), "it was here"
 
 
+def test_dump_is_imported_from_the_folder_that_is_in_force(store: Store, tmp_path: Path) -> None:
+    ((session, _),) = store.start()
+    store.commit(session, name="turn")
+    names = store.dump(session)
+    moved = store.dumps.rename(tmp_path / "moved")
+    store.folder_of_dumps = DumpFolder(moved, store.owner)
+    store.import_dumps(names)
+    assert [file.name for file in moved.iterdir()] == [f"{name}.imported" for name in names]
+
+
 def test_what_was_imported_can_be_dumped_and_imported_again(store: Store) -> None:
     ((session, name),) = store.start()
     branched(store, session)
