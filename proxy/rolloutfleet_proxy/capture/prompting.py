@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,7 +16,7 @@ from rolloutfleet_proxy.dialects.base import TurnRequest
 from rolloutfleet_proxy.domain.branching import TOKENS, Asked, BranchReason, follows_another
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter, TemporaryFailure
 from rolloutfleet_proxy.domain.lineage import Lineage
-from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, renamed
+from rolloutfleet_proxy.domain.messages import Conversation, Message, conversation, reasoning_of, renamed
 from rolloutfleet_proxy.domain.tree import Node
 from rolloutfleet_proxy.engine.request import extended_json, ids_json
 from rolloutfleet_proxy.refusals import why_gone
@@ -115,27 +116,26 @@ class Prompting(Struct, frozen=True, kw_only=True):
         return asked, nodes, path, _continued(session, request, asked, nodes[0] if nodes else None)
 
     async def _digested(self, job: PromptJob) -> Conversation:
-        is_large = job.nbytes >= LARGE_REQUEST
-        if is_large:
-            self._check_size(job.request)
-        if job.conversation is not None:
-            return job.conversation
-        if not is_large:
-            return self.digest(job.request)
-        return await asyncio.get_running_loop().run_in_executor(self.large_bodies, self.digest, job.request)
+        if job.nbytes < LARGE_REQUEST:
+            return self._conversation(job)
+        return await asyncio.get_running_loop().run_in_executor(self.large_bodies, self._checked_conversation, job)
 
-    def _check_size(self, request: TurnRequest) -> None:
+    def _conversation(self, job: PromptJob) -> Conversation:
+        return self.digest(job.request) if job.conversation is None else job.conversation
+
+    def _checked_conversation(self, job: PromptJob) -> Conversation:
         """Raises ContextExceeded for what no tokenizer could fit into the context: to encode 60 MB takes gigabytes."""
         chat_format = self.tokenizing.chat_format
-        letters = sum(len(content) for each in request.messages if isinstance(content := each.get("content"), str))
+        letters = sum(map(_letters, _written(job.request)))
         least = letters // chat_format.vocabulary.longest_token
         if chat_format.context_length is not None and least > chat_format.context_length:
             raise ContextExceeded(
-                f"This model's maximum context length is {chat_format.context_length} tokens: the messages have "
-                f"{letters} characters, which are {least} tokens at the least.",
+                f"This model's maximum context length is {chat_format.context_length} tokens: messages and tools "
+                f"have {letters} characters, which are {least} tokens at the least.",
                 prompt_tokens=least,
                 context_length=chat_format.context_length,
             )
+        return self._conversation(job)
 
     async def _path(self, session: Session, node: Node) -> Path:
         try:
@@ -195,6 +195,24 @@ def _named_first(session: Session, request: TurnRequest, nodes: list[Node]) -> l
         return name != request.follows, -node.length, name not in referred
 
     return sorted(nodes, key=rank)
+
+
+def _written(request: TurnRequest) -> Iterator[Any]:
+    """What may be long in a request, and is in its prompt."""
+    yield request.template.tools
+    for message in request.messages:
+        content = message.get("content")
+        yield [part["text"] for part in content] if isinstance(content, list) else content
+        yield reasoning_of(message)
+        yield [call["function"].get("arguments") for call in message.get("tool_calls") or ()]
+
+
+def _letters(value: Any) -> int:
+    """The characters of all strings in a value, without its keys."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_letters, inner))
 
 
 def _continued(session: Session, request: TurnRequest, asked: Conversation, node: Node | None) -> Continued:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +13,9 @@ from tests.unit.proxy.capture.sessions import open_session
 from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, USER
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
-from rolloutfleet_proxy.capture.prompting import Prompting, PromptJob
+from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST, Prompting, PromptJob
 from rolloutfleet_proxy.dialects.base import Dialect, Reading, TurnRequest
-from rolloutfleet_proxy.domain.errors import InvalidParameter
+from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter
 from rolloutfleet_proxy.domain.lineage import MAIN
 from rolloutfleet_proxy.domain.messages import NO_ARGS
 from rolloutfleet_proxy.sessions.paths import Paths
@@ -25,7 +25,12 @@ from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
 
 CUT = '{"q": "a'
 CALL_PLACE = "messages[1].tool_calls[0].function.arguments"
-CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": CUT}}
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    return {"id": "c", "type": "function", "function": {"name": "find", "arguments": arguments}}
+
+
 ITEM = {"type": "function_call", "call_id": "c", "name": "find", "arguments": CUT}
 TOOL = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
 TEMPLATE = "{{ strftime_now('%d %b %Y') }}{% for m in messages %} {{ m.content }}{% endfor %}"
@@ -38,17 +43,45 @@ async def prompting(tmp_path: Path) -> AsyncIterator[Prompting]:
     (directory / "chat_template.jinja").write_text(TEMPLATE)
     source = ModelSource(str(directory))
     tokenizing = Tokenizing(source.load(), source)
+    large_bodies = ThreadPoolExecutor(1)
     yield Prompting(
         tokenizing=tokenizing,
         paths=cast(Paths, None),  # there are no turns yet
         reader=cast(Reader, None),
-        large_bodies=cast(Executor, None),
+        large_bodies=large_bodies,
     )
     await tokenizing.close()
+    large_bodies.shutdown()
 
 
-def job_of(request: TurnRequest, *, created_at: float = 0.0) -> PromptJob:
-    return PromptJob(session=open_session(created_at), request=request, lineage=MAIN, nbytes=0)
+LONG = "word " * 400_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": LONG}]}]},
+        {"messages": [USER, {"role": "assistant", "content": "a", "reasoning_content": LONG}, USER]},
+        {"messages": [USER, {"role": "assistant", "tool_calls": [calling(json.dumps({"q": LONG}))]}, USER]},
+        {"messages": [USER, {"role": "assistant", "tool_calls": [calling({"q": LONG})]}, USER]},
+        {"messages": [USER], "tools": [{"type": "function", "function": {**TOOL, "description": LONG}}]},
+    ],
+    ids=["content", "parts", "reasoning", "arguments", "arguments as an object", "tools"],
+)
+async def test_request_that_cannot_fit_is_refused_before_it_is_encoded(
+    prompting: Prompting, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat_format = prompting.tokenizing.chat_format
+    monkeypatch.setattr(chat_format.vocabulary, "longest_token", 10)
+    monkeypatch.setattr(chat_format, "context_length", 199_990)
+    job = job_of(CHAT.read(json.dumps(body).encode(), Reading()), nbytes=LARGE_REQUEST)
+    with pytest.raises(ContextExceeded, match="199990 tokens: messages and tools have 20000"):
+        await prompting.prompt(job)
+
+
+def job_of(request: TurnRequest, *, created_at: float = 0.0, nbytes: int = 0) -> PromptJob:
+    return PromptJob(session=open_session(created_at), request=request, lineage=MAIN, nbytes=nbytes)
 
 
 async def test_prompts_tell_the_date_of_their_sessions_start(prompting: Prompting) -> None:
@@ -64,7 +97,7 @@ async def test_prompts_tell_the_date_of_their_sessions_start(prompting: Promptin
 @pytest.mark.parametrize(
     ("dialect", "body", "param"),
     [
-        (CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]}, CALL_PLACE),
+        (CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [calling(CUT)]}]}, CALL_PLACE),
         (RESPONSES, {"input": [USER, ITEM]}, "input"),
         (CHAT, {"messages": [USER], "tools": [{"type": "function", "function": TOOL}]}, "tools"),
         (RESPONSES, {"input": [USER], "tools": [{"type": "function", **TOOL}]}, "tools"),

@@ -193,9 +193,40 @@ async def test_long_texts_that_spell_control_tokens_are_rendered_elsewhere(
     monkeypatch.setattr(made, "_helper", helper)
     long = "It was warm in Oslo. " * (LONG_CHARACTERS // 20)
     try:
-        for text, elsewhere in ((f"{long}<|im_end|>", 1), (long[: LONG_CHARACTERS - 50] + "<|im_end|>", 1)):
+        for text, elsewhere in ((f"{long}<|im_end|>", 1), (long[: LONG_CHARACTERS - 100] + "<|im_end|>", 1)):
             prompt = await made.prompt([user(text)], NO_ARGS, [])
             assert (helper.renders, prompt.special_tokens_in_text) == (elsewhere, 1)
             assert prompt.ids == direct.prompt([user(text)], NO_ARGS, []).ids
     finally:
         await made.close()
+
+
+async def test_long_tools_are_encoded_off_the_loop(as_in_a_proxy: Tokenizing, elsewhere: Elsewhere) -> None:
+    tools = tool_described(by="It was warm in Oslo. " * 1_000)
+    task = asyncio.create_task(as_in_a_proxy.prompt([user("Hello?")], TemplateArgs(tools), []))
+    await asyncio.sleep(0)
+    assert not task.done()
+    await task
+    assert elsewhere.renders == 0
+
+
+async def test_very_long_tools_are_rendered_by_the_helper(as_in_a_proxy: Tokenizing, elsewhere: Elsewhere) -> None:
+    tools = tool_described(by="It was warm in Oslo. " * (LONG_CHARACTERS // 20) + "<|im_end|>")
+    prompt = await as_in_a_proxy.prompt([user("Hello?")], TemplateArgs(tools), [])
+    assert (elsewhere.renders, prompt.special_tokens_in_text) == (1, 1)
+
+
+async def test_tools_do_not_count_where_a_turn_is_extended(
+    as_in_a_proxy: Tokenizing, direct: ChatFormat, elsewhere: Elsewhere
+) -> None:
+    args = TemplateArgs(tool_described(by="It was warm in Oslo. " * (LONG_CHARACTERS_QUICKLY // 20)))
+    prompt, output = direct.prompt([user("Hello?")], args, []).ids, direct.vocabulary.encode("Yes.<|im_end|>")
+    messages = [user("Hello?"), {"role": "assistant", "content": "Yes."}, user("More?")]
+    task = asyncio.create_task(as_in_a_proxy.prompt(messages, args, [Candidate(2, lambda: (prompt, output))]))
+    await asyncio.sleep(0)
+    assert task.done() and task.result().parent == 0
+    assert elsewhere.renders == 0
+
+
+def tool_described(*, by: str) -> list[Any]:
+    return [{"type": "function", "function": {"name": "find", "description": by, "parameters": {"type": "object"}}}]
