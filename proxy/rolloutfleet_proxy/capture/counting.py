@@ -17,10 +17,10 @@ from starlette.types import Receive, Send
 
 from rolloutfleet.wire import JSON_MEDIA_TYPE
 from rolloutfleet_proxy.capture.answering import ignored_header
-from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
+from rolloutfleet_proxy.capture.bodies import Body, ClientLeft, read_body
 from rolloutfleet_proxy.capture.endpoint import read_large, refused
 from rolloutfleet_proxy.capture.pacing import Pace
-from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST, Prompting, PromptJob
+from rolloutfleet_proxy.capture.prompting import Prompting, PromptJob
 from rolloutfleet_proxy.capture.sampling import as_owned
 from rolloutfleet_proxy.dialects.base import Reading, TurnRequest
 from rolloutfleet_proxy.dialects.lineage_headers import read_lineage
@@ -69,7 +69,8 @@ class Counting(Struct, frozen=True, kw_only=True):
         session = await self.access.session(asked.needed_key(), asked.session)
         held = self.in_flight.hold()
         try:
-            body = await read_body(receive, asked.headers, held, limit=self.settings.current.body_limit)
+            limit = self.settings.current.body_limit
+            body = await read_body(receive, asked.headers, held, limit=limit, large_bodies=self.large_bodies)
             await self.pace.turn()
             if self.places.locked():
                 raise TooManyCounts()
@@ -83,14 +84,14 @@ class Counting(Struct, frozen=True, kw_only=True):
         head = [(b"content-type", JSON_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(counted))]
         return 200, [*head, *ignored_header(request.ignored)], counted
 
-    async def _read(self, asked: DialectCall, body: bytes) -> TurnRequest:
+    async def _read(self, asked: DialectCall, body: Body) -> TurnRequest:
         read = asked.dialect.read_to_count
         request: TurnRequest
-        if len(body) < LARGE_REQUEST:
-            request = read(body, self.reading)
-        else:
+        if body.is_large:
             loop = asyncio.get_running_loop()
-            request = await loop.run_in_executor(self.large_bodies, read_large, read, body, self.reading)
+            request = await loop.run_in_executor(self.large_bodies, read_large, read, body.content, self.reading)
+        else:
+            request = read(body.content, self.reading)
         if request.model is not None:
             check_served(request.model, self.settings.current, param=request.called("model"))
         return request

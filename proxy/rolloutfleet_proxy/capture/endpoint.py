@@ -20,9 +20,8 @@ from starlette.types import Receive, Send
 from rolloutfleet.errors import CLIENT_GONE
 from rolloutfleet.wire import IDEMPOTENCY_KEY_HEADER
 from rolloutfleet_proxy.capture.answering import Answering, Waiter
-from rolloutfleet_proxy.capture.bodies import ClientLeft, read_body
+from rolloutfleet_proxy.capture.bodies import Body, ClientLeft, read_body
 from rolloutfleet_proxy.capture.pacing import Pace
-from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST
 from rolloutfleet_proxy.capture.retries import Attempt, digest_of, earlier
 from rolloutfleet_proxy.capture.sampling import as_owned
 from rolloutfleet_proxy.capture.turn import TurnMaker
@@ -159,26 +158,27 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     async def _body(
         self, session: Session, asked: DialectCall, held: Held, told: ChatCall, receive: Receive
-    ) -> tuple[bytes, _Read | None]:
+    ) -> tuple[Body, _Read | None]:
         """The body, and what a large one says, which is read on a thread of its own."""
         with session.calls.arriving():
             marked = asked.is_retry or _IDEMPOTENCY_KEY in asked.headers
             if self.drains.holding and not marked and not session.may_be_asked_again:
                 with told.held():
                     await self.drains.passed(partial(_is_over, session))  # held with its body unread
-            body = await read_body(receive, asked.headers, held, limit=self.settings.current.body_limit)
+            limit = self.settings.current.body_limit
+            body = await read_body(receive, asked.headers, held, limit=limit, large_bodies=self.large_bodies)
             large = None
-            if len(body) >= LARGE_REQUEST:
+            if body.is_large:
                 loop = asyncio.get_running_loop()
                 large = await loop.run_in_executor(self.large_bodies, self._read, session, asked, body)
             await self.pace.turn()
         return body, large
 
-    def _read(self, session: Session, asked: DialectCall, body: bytes) -> _Read:
+    def _read(self, session: Session, asked: DialectCall, body: Body) -> _Read:
         # The same bytes may be a call of another API: that is another call.
-        of_body = digest16(body, asked.dialect.tells_bodies) if _IDEMPOTENCY_KEY in asked.headers else None
-        by = asked.dialect.read
-        said = by(body, self.reading) if len(body) < LARGE_REQUEST else read_large(by, body, self.reading)
+        of_body = digest16(body.content, asked.dialect.tells_bodies) if _IDEMPOTENCY_KEY in asked.headers else None
+        read = asked.dialect.read
+        said = read_large(read, body.content, self.reading) if body.is_large else read(body.content, self.reading)
         request = as_owned(said, session.sampling)
         return _Read(request, self.maker.prompting.digest(request), of_body)
 

@@ -139,6 +139,16 @@ class BodyTooLarge(DomainError, code=codes.BODY_TOO_LARGE):
         super().__init__(f"The body is larger than the {limit} bytes that are allowed.")
 
 
+class TooManyValues(DomainError, code=codes.BODY_TOO_LARGE):
+    """More JSON values than a body may have."""
+
+    def __init__(self, values: int, most: int) -> None:
+        super().__init__(
+            f"The body has {values} JSON values (objects, arrays, and what is in them), of which {most} are allowed: "
+            "send fewer messages, content parts or tools, or raise the proxies' body_limit, which is 128 times that."
+        )
+
+
 class ContextExceeded(InvalidRequest, code=codes.CONTEXT_LENGTH_EXCEEDED, param="messages"):
     """Prompt plus budget is more than the model's context. Whoever knows the request names its field.
 

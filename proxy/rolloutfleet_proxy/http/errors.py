@@ -85,6 +85,7 @@ STATUSES: Final[Mapping[type[DomainError], int]] = {
     errors.RecoveryTooFar: 409,
     errors.NoLongerHere: 410,
     errors.BodyTooLarge: 413,
+    errors.TooManyValues: 413,
     UnsupportedEncoding: 415,
     errors.IdempotencyKeyReused: 422,
     errors.NoRoom: 429,

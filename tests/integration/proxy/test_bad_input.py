@@ -161,7 +161,7 @@ def test_every_field_of_a_message_and_of_a_tool(target: Target) -> None:
     "text",
     [
         *(b"", b" ", b"{", b"null", b"[]", b"1", b'"hello"', b"true", b"{}", b"\xff\xfe", b'{"messages": "\xff"}'),
-        *(b'{"messages": [{"role": "user", "content": "\xc3"}]', b"[" * 90_000, b'{"messages":' + b"[" * 90_000),
+        *(b'{"messages": [{"role": "user", "content": "\xc3"}]', b"[" * 1_500, b'{"messages":' + b"[" * 1_500),
         json.dumps(CHAT).encode("utf-16"),
         json.dumps(CHAT).encode() + b"x",
         json.dumps(CHAT).encode()[:-1],
@@ -197,6 +197,11 @@ def test_what_is_no_chat_request_at_all(target: Target, text: bytes) -> None:
 def test_half_characters_are_refused_but_in_what_is_said(target: Target, fields: dict[str, Any]) -> None:
     refused(target.chat(CHAT | fields), status=400)
     refused(target.chat({**CHAT, "stream": True} | fields), status=400)
+
+
+@pytest.mark.parametrize("text", [b"[" * 90_000, b'{"messages": [' + b"{}," * 20_000 + b"{}]}"])
+def test_body_with_too_many_values_is_refused(target: Target, text: bytes) -> None:
+    assert refused(target.chat(text), status=413)["code"] == errors.BODY_TOO_LARGE
 
 
 def test_a_body_is_read_up_to_the_limit_and_no_further(target: Target) -> None:
@@ -417,7 +422,7 @@ def test_a_body_is_json_whatever_it_is_called(target: Target, media: str | None)
     assert target.admin.post("/shards/batch", content=b'{"ids": []}', headers=headers).status_code == 200
 
 
-UNREADABLE = [b"{", b'{"a" 1}', b"\xff", b"nonsense", b"[" * 90_000]
+UNREADABLE = [b"{", b'{"a" 1}', b"\xff", b"nonsense", b"[" * 1_500]
 DECODERS = re.compile(r"Expecting|delimiter|Extra data|codec|parsing|malformed|truncated|recursion|byte", re.IGNORECASE)
 """Words of libraries that read JSON."""
 

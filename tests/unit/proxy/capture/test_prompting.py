@@ -13,7 +13,8 @@ from tests.unit.proxy.capture.sessions import open_session
 from tests.unit.proxy.dialects.conversations import CHAT, MESSAGES, RESPONSES, USER
 from tests.unit.proxy.tokens.models.families import FAMILIES, write_model
 
-from rolloutfleet_proxy.capture.prompting import LARGE_REQUEST, Prompting, PromptJob
+from rolloutfleet_proxy.capture.bodies import LARGE_REQUEST
+from rolloutfleet_proxy.capture.prompting import Prompting, PromptJob
 from rolloutfleet_proxy.dialects.base import Dialect, Reading, TurnRequest
 from rolloutfleet_proxy.domain.errors import ContextExceeded, InvalidParameter
 from rolloutfleet_proxy.domain.lineage import MAIN

@@ -32,6 +32,7 @@ from rolloutfleet_proxy.domain.errors import (
     SessionNotFound,
     SessionReclaimed,
     Stopping,
+    TooManyValues,
     UnknownParameter,
     UnsupportedParameter,
 )
@@ -99,6 +100,7 @@ def test_body_holds_what_an_error_tells_besides() -> None:
         (RewardFrozen("x"), 409, "conflict_error"),
         (SessionClosed("x"), 410, "gone_error"),
         (BodyTooLarge(1), 413, "invalid_request_error"),
+        (TooManyValues(2, 1), 413, "invalid_request_error"),
         (EngineOverloaded("x"), 429, "rate_limit_error"),
         (InternalError(), 500, "server_error"),
         (EngineError("x"), 502, "server_error"),
