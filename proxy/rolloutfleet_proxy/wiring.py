@@ -492,7 +492,6 @@ def _endpoint(parts: _Parts, services: Services) -> Endpoint:
         reading=Reading(
             strict=settings.current.compatibility.requests == "strict",
             replaces_images=settings.current.compatibility.images == "placeholder",
-            takes_effort=chat_format.takes("reasoning_effort"),
             efforts=chat_format.efforts,
             vocabulary_size=chat_format.vocabulary_size,
             holds_calls=chat_format.grammar.holds_calls,

@@ -42,10 +42,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Refuse what would otherwise be ignored."""
     replaces_images: bool = False
     """A text stands for each image; else they are refused."""
-    takes_effort: bool = True
-    """Whether the chat format has an argument `reasoning_effort`."""
     efforts: frozenset[str] = frozenset()
-    """The values of that argument that it takes, of those that APIs have."""
+    """The values of `EFFORTS` that the chat format takes; none where it has no argument `reasoning_effort`."""
     vocabulary_size: int | None = None
     """The tokens that the model has; None where that is not to be checked."""
     holds_calls: bool = False

@@ -31,7 +31,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -41,6 +41,9 @@ Message = dict[str, Any]
 """An OpenAI chat message, as parsed JSON."""
 Write = Callable[[list[Message]], str | None]
 """The text that a chat format makes of messages; None where it refuses them."""
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What the APIs of OpenAI and Anthropic call degrees of reasoning."""
 
 _MAX_EXACT_FLOAT = 2.0**53
 _canonical_json = msgspec.json.Encoder(order="deterministic").encode

@@ -26,7 +26,7 @@ from renderers import RendererConfig
 from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
-from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Rules, TemplateArgs
+from rolloutfleet_proxy.domain.messages import EFFORTS, NO_ARGS, Message, Rules, TemplateArgs
 from rolloutfleet_proxy.tokens import deepseek, quirks, support
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
 from rolloutfleet_proxy.tokens.history import adapted, at_risk, with_calls_told
@@ -38,8 +38,6 @@ from rolloutfleet_proxy.tokens.vocabulary import Packing, Vocabulary, unpacked
 
 log = logging.getLogger(__name__)
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What the APIs of OpenAI and Anthropic call degrees of reasoning."""
 _KEPT_RENDERERS = 16
 _LONGEST_KEPT = 4096
 """Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""

@@ -12,8 +12,8 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
   such grammar, where the engines take none, and where the request has its own (`regex`, `ebnf`, a structural tag), they
   are wishes that nothing enforces, and named; so is `parallel_tool_calls` beside `min_tokens`. Where a call must come
   there is no text for a `response_format` to hold; where one may come, JSON holds the reply.
-- *Ignored, and named*: `moderation`, `prediction`, `verbosity`, `web_search_options`, `seed: -1`, `reasoning_effort`
-  where the chat format has no such argument, and every field that is not known here: those of other providers
+- *Ignored, and named*: `moderation`, `prediction`, `verbosity`, `web_search_options`, `seed: -1`, a
+  `reasoning_effort` that the chat format doesn't take, and every field that is not known here: those of other providers
   (`provider`, `transforms`, `usage`, `thinking`), of vLLM, and those of SGLang that would override the capture (`rid`,
   `skip_special_tokens`, `stream_interval`, …) or run code in the engine (`custom_logit_processor`).
 - *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `n` beyond 1, tools that
@@ -42,7 +42,7 @@ from rolloutfleet_proxy.dialects.openai_chat import engine_fields, grammars
 from rolloutfleet_proxy.dialects.openai_chat.tool_choice import choice_of, named_function
 from rolloutfleet_proxy.dialects.tool_choice import Choice, held_calls
 from rolloutfleet_proxy.domain.errors import InvalidParameter, MissingParameter, UnsupportedParameter
-from rolloutfleet_proxy.domain.messages import TemplateArgs
+from rolloutfleet_proxy.domain.messages import EFFORTS, TemplateArgs
 from rolloutfleet_proxy.engine.generation import grammar_of
 
 _MAX_INT64 = 2**63 - 1
@@ -292,7 +292,8 @@ def _check_tool(tool: dict[str, Any], *, at: str) -> None:
 def _template_kwargs(parsed: _ChatBody, reading: Reading, ignored: list[str]) -> dict[str, Any] | None:
     check_depth(parsed.chat_template_kwargs, at="chat_template_kwargs")
     effort = parsed.reasoning_effort
-    if effort is not None and not reading.takes_effort:
+    is_formats_own = bool(reading.efforts) and effort not in EFFORTS  # Such as `no_think`; others are a 400 there.
+    if effort is not None and effort not in reading.efforts and not is_formats_own:
         ignored.append("reasoning_effort")
         effort = None
     return parsed.template_kwargs(effort, at="reasoning_effort")

@@ -12,13 +12,15 @@ from tests.unit.proxy.domain.test_sampling import owned, said
 from rolloutfleet_proxy.capture.sampling import as_owned, sampled
 from rolloutfleet_proxy.dialects.base import Reading
 from rolloutfleet_proxy.dialects.openai_chat.request import ChatRequest, parse_chat
+from rolloutfleet_proxy.domain.messages import EFFORTS
 from rolloutfleet_proxy.domain.sampling import Sampling, SessionSampling
 
 OVERRIDDEN = ("sampling", "max_tokens", "template", "max_tokens_is_trainers")
 
 
 def parse(**fields: Any) -> ChatRequest:
-    return parse_chat(json.dumps({"messages": [{"role": "user", "content": "hello"}]} | fields).encode(), Reading())
+    body = json.dumps({"messages": [{"role": "user", "content": "hello"}]} | fields).encode()
+    return parse_chat(body, Reading(efforts=frozenset(EFFORTS)))
 
 
 requests = st.fixed_dictionaries(

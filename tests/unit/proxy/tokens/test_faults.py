@@ -72,7 +72,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 def refused(model: ChatFormat, body: dict[str, Any]) -> Unrenderable:
-    request = parse_chat(json.dumps({"messages": [USER], **body}).encode(), Reading())
+    request = parse_chat(json.dumps({"messages": [USER], **body}).encode(), Reading(efforts=model.efforts))
     with pytest.raises(Unrenderable) as caught:
         model.prompt(request.messages, request.template, [])
     assert not LIBRARIES.search(str(caught.value)), caught.value

@@ -313,16 +313,25 @@ def test_a_required_call_of_no_tool_is_refused() -> None:
     assert refusal(body(tools=[TOOL], tool_choice=choice)).param == "tool_choice.allowed_tools.tools"
 
 
-def test_reasoning_effort_is_named_where_the_chat_format_has_no_such_argument() -> None:
-    without = parse_chat(body(reasoning_effort="low"), Reading(takes_effort=False))
-    assert (without.template, without.ignored) == (NO_ARGS, ("reasoning_effort",))
+@pytest.mark.parametrize(("efforts", "value"), [((), "low"), ((), "no_think"), (("low", "high"), "medium")])
+def test_reasoning_effort_is_named_where_the_chat_format_does_not_take_it(efforts: tuple[str, ...], value: str) -> None:
+    request = parse_chat(body(reasoning_effort=value), Reading(efforts=frozenset(efforts)))
+    assert (request.template, request.ignored) == (NO_ARGS, ("reasoning_effort",))
     assert refusal(body(reasoning_effort=1)).param == "reasoning_effort"
 
 
-def test_reasoning_effort_is_a_template_argument() -> None:
-    assert parse(reasoning_effort="low").template.kwargs == {"reasoning_effort": "low"}
-    both = parse(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
+@pytest.mark.parametrize("value", ["low", "no_think"])
+def test_reasoning_effort_is_a_template_argument(value: str) -> None:
+    takes = Reading(efforts=frozenset({"low", "high"}))
+    assert parse_chat(body(reasoning_effort=value), takes).template.kwargs == {"reasoning_effort": value}
+
+
+def test_reasoning_effort_stands_beside_other_template_arguments() -> None:
+    takes = Reading(efforts=frozenset({"low"}))
+    both = parse_chat(body(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}), takes)
     assert both.template.kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
+    contradiction = body(reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
+    assert refusal(contradiction, takes).param == "reasoning_effort"
 
 
 def test_every_kind_of_message() -> None:
@@ -539,7 +548,6 @@ def test_a_bad_tool_is_named_by_its_path(tool: Any, param: str) -> None:
             "response_format.json_schema.schema",
         ),
         ({"chat_template_kwargs": {"a": nested(MAX_DEPTH)}}, "chat_template_kwargs"),
-        ({"chat_template_kwargs": {"reasoning_effort": "high"}, "reasoning_effort": "low"}, "reasoning_effort"),
     ],
 )
 def test_what_does_not_fit_together_is_named(fields: dict[str, Any], param: str) -> None:
