@@ -12,6 +12,7 @@ a 400 too.
   `context_management`, `container`, `mcp_servers`, an `output_config.effort` that the chat format doesn't take, tools
   that Anthropic's servers run, what else `conversation` says, and every field that is not known here.
 - *Held to by a grammar*: `tool_choice` and `output_config.format`, as far as `tool_choice.held_calls` says.
+  `output_format` is the beta's name of the latter.
 - *Refused*: images unless a text stands for them, a last message of the assistant's, which would have to be continued;
   `thread`, of which a caller sends only what is new, in the words by which the API's own SDK then sends the whole
   conversation; `compaction`, which asks for a summary in the place of an answer.
@@ -58,6 +59,7 @@ class _MessagesBody(Body):
     tools: list[_Object] | None = None
     tool_choice: _Object | None = None
     output_config: _Object | None = None
+    output_format: _Object | None = None
 
     top_k: Annotated[int, Rule(ge=1, le=MAX_INT32)] | None = None
     stop_sequences: Annotated[list[StopString], Rule(max_length=MAX_STOPS)] | None = None
@@ -105,7 +107,7 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
     except RecursionError:  # Documents hold documents.
         raise too_deep("messages") from None
     choice = choice_of(parsed.tool_choice, functions(parsed.tools or [], notes), notes)
-    effort, grammar = _output(parsed.output_config, reading, notes)
+    effort, grammar = _output(parsed, reading, notes)
     calls, sampling = held_calls(choice, _sampling(parsed) | grammar, reading, notes.ignored)
     request = MessagesRequest(
         messages=messages,
@@ -154,25 +156,27 @@ def _sampling(parsed: _MessagesBody) -> dict[str, Any]:
     return sampling
 
 
-def _output(
-    config: dict[str, Any] | None, reading: Reading, notes: Notes
-) -> tuple[dict[str, Any] | None, dict[str, str]]:
+def _output(parsed: _MessagesBody, reading: Reading, notes: Notes) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """The template arguments of `output_config`, and the sampling parameter for its grammar."""
-    if config is None:
-        return None, {}
+    config = parsed.output_config or {}
     notes.others(config, _OUTPUT_CONFIG, at="output_config")
-    effort, form = config.get("effort"), config.get("format")
+    effort, form, at = config.get("effort"), config.get("format"), "output_config.format"
+    if parsed.output_format is not None:
+        if form not in (None, parsed.output_format):
+            raise InvalidParameter("output_format", "output_config has another format.")
+        form, at = parsed.output_format, "output_format"
     if not isinstance(effort, str | None):
         raise InvalidParameter("output_config.effort", "It is a string.")
     if effort is not None and effort not in reading.efforts:
         notes.ignored.append("output_config.effort")
         effort = None
-    return None if effort is None else {"reasoning_effort": effort}, {} if form is None else _grammar(form, notes)
+    arguments = None if effort is None else {"reasoning_effort": effort}
+    return arguments, {} if form is None else _grammar(form, notes, at=at)
 
 
-def _grammar(form: Any, notes: Notes) -> dict[str, str]:
+def _grammar(form: Any, notes: Notes, *, at: str) -> dict[str, str]:
     if type(form) is not dict or form.get("type") != "json_schema" or type(form.get("schema")) is not dict:
-        raise InvalidParameter("output_config.format", "It is an object of type json_schema with a schema.")
-    notes.others(form, _FORMAT, at="output_config.format")
-    check_depth(form["schema"], at="output_config.format.schema")
+        raise InvalidParameter(at, "It is an object of type json_schema with a schema.")
+    notes.others(form, _FORMAT, at=at)
+    check_depth(form["schema"], at=f"{at}.schema")
     return {"json_schema": msgspec.json.encode(form["schema"]).decode()}

@@ -277,10 +277,14 @@ def test_what_is_sampled_with() -> None:
     assert (request.stops, request.stream) == (("END",), True)
 
 
-def test_a_format_is_a_grammar() -> None:
+def test_a_format_is_a_grammar_under_either_name() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    request = parse(output_config={"format": {"type": "json_schema", "schema": schema}})
-    assert json.loads(request.sampling["json_schema"]) == schema
+    form = {"type": "json_schema", "schema": schema}
+    config = {"output_config": {"format": form}}
+    for fields in (config, {"output_format": form}, {**config, "output_format": form}):
+        request = parse(**fields)
+        assert json.loads(request.sampling["json_schema"]) == schema
+        assert request.ignored == ()
 
 
 def test_tools_are_functions() -> None:
@@ -402,6 +406,8 @@ def user(*blocks: Json) -> Json:
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice.name"),
         ({"output_config": {"effort": 1}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "json_object"}}}, "output_config.format"),
+        ({"output_format": {"type": "json_object"}}, "output_format"),
+        ({"output_format": {}, "output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_format"),
         ({"stream": "yes"}, "stream"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"thread": {"type": "continue", "previous_message_id": "turn-a"}}, "thread"),
