@@ -6,7 +6,9 @@ A chat format knows functions alone, so that each of the API's tools is one, or 
 - one within a *namespace* is named for both, `namespace__function`;
 - a *custom* tool, whose input is any text, is a function with that text as its only argument, `input`. A grammar that
   it declares for its input is told to the model and enforced by nothing;
-- *what a server would run* (`web_search`, `mcp`, …) is left out, and named as ignored.
+- *what a server would run* (`web_search`, `mcp`, …) is left out, and named as ignored;
+- *what the caller runs, but OpenAI's models alone know how to call* (`local_shell`, `apply_patch`, …) is refused: here
+  nobody would call it.
 
 What the model calls goes back as what was declared (`Declared`). A custom call whose arguments are not
 `{"input": text}` is handed on with the arguments' own text as its input; its id then ends in `RAW`, so that it can be
@@ -36,6 +38,7 @@ RAW: Final = ".raw"
 
 LONGEST_OF_SERVERS: Final = 1 << 20
 """Bytes of all tools together that a server would run: answers repeat them, and no context bounds them."""
+_RUN_BY_CALLERS: Final = frozenset({"apply_patch", "computer", "computer_use_preview", "local_shell", "shell"})
 _SEPARATOR = "__"
 _NEUTRAL = frozenset({"type", "name", "description", "parameters", "strict", "format", "async", "allowed_callers"})
 
@@ -97,6 +100,10 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
             _read_namespace(tool, tools, ignored, at=at)
         elif kind in (FUNCTION, CUSTOM):
             _read_tool(tool, tools, ignored, namespace=None, at=at)
+        elif kind in _RUN_BY_CALLERS and not _has_container(tool):
+            raise UnsupportedParameter(
+                f"{at}.type", f"the model doesn't know how to call {kind!r}: declare a function or a custom tool."
+            )
         else:
             ignored.append(f"{at}.{kind}")
             of_servers += len(_encode(tool))
@@ -107,6 +114,12 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
         if times[name] > 1:
             raise InvalidParameter("tools", f"Two tools are known to the model as {name[:80]!r}: rename one.")
     return tools
+
+
+def _has_container(tool: Tool) -> bool:
+    """Whether a server runs a shell."""
+    environment = tool.get("environment")
+    return type(environment) is dict and str(environment.get("type")).startswith("container_")
 
 
 def _read_namespace(space: Tool, tools: Tools, ignored: list[str], *, at: str) -> None:

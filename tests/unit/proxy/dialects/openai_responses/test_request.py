@@ -142,6 +142,17 @@ def test_tools_are_what_chat_has_for_them() -> None:
     assert request.echo.tools == [FIND, SPAWN, PATCH, SEARCH]
 
 
+@pytest.mark.parametrize("kind", ["apply_patch", "computer", "computer_use_preview", "local_shell", "shell"])
+def test_a_tool_that_the_caller_runs_is_refused_where_no_model_here_knows_it(kind: str) -> None:
+    error = refusal(tools=[FIND, {"type": kind}])
+    assert (error.param, error.code) == ("tools[1].type", UNSUPPORTED_PARAMETER)
+
+
+def test_a_shell_in_a_servers_container_is_ignored() -> None:
+    request = asked(tools=[FIND, {"type": "shell", "environment": {"type": "container_auto"}}])
+    assert request.ignored == ("tools[1].shell",)
+
+
 def test_a_custom_tools_grammar_is_told_and_named() -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
     request = asked(tools=[{**PATCH, "format": form}])
