@@ -106,7 +106,8 @@ def parse_messages(body: bytes, reading: Reading, *, to_count: bool = False) -> 
         messages = conversation(parsed.system, parsed.messages, notes)
     except RecursionError:  # Documents hold documents.
         raise too_deep("messages") from None
-    choice = choice_of(parsed.tool_choice, functions(parsed.tools or [], notes), notes)
+    tools = parsed.tools or []
+    choice = choice_of(parsed.tool_choice, tools, functions(tools, notes), notes)
     effort, grammar = _output(parsed, reading, notes)
     calls, sampling = held_calls(choice, _sampling(parsed) | grammar, reading, notes.ignored)
     request = MessagesRequest(

@@ -59,8 +59,13 @@ def _function(tool: dict[str, Any], notes: Notes, *, at: str) -> Tool:
     return {"type": "function", "function": {"name": name, **described, "parameters": schema, **strict}}
 
 
-def choice_of(tool_choice: dict[str, Any] | None, tools: list[Tool], notes: Notes) -> Choice:
-    """Raises InvalidRequest that names the field at fault: a choice names declared tools alone, as the API has it."""
+def choice_of(
+    tool_choice: dict[str, Any] | None, given: list[dict[str, Any]], tools: list[Tool], notes: Notes
+) -> Choice:
+    """The choice among the tools that are given, of which `tools` are those that are functions here.
+
+    Raises InvalidRequest that names the field at fault: a choice names declared tools alone, as the API has it.
+    """
     if tool_choice is None:
         return Choice(shown=tools or None)
     notes.others(tool_choice, _CHOICE, at="tool_choice")
@@ -69,14 +74,14 @@ def choice_of(tool_choice: dict[str, Any] | None, tools: list[Tool], notes: Note
         raise InvalidParameter("tool_choice.type", "It is auto, any, tool or none.")
     if not isinstance(single, bool | None):
         raise InvalidParameter(SINGLE, "It is true or false.")
-    names = frozenset([_declared(tool_choice, tools)]) if kind == "tool" else None
+    names = _chosen(tool_choice.get("name"), given, tools) if kind == "tool" else None
     return chosen(tools, _MODES[kind], names, single=SINGLE if single else None)
 
 
-def _declared(tool_choice: dict[str, Any], tools: list[Tool]) -> str:
-    name = tool_choice.get("name")
+def _chosen(name: Any, given: list[dict[str, Any]], tools: list[Tool]) -> frozenset[str]:
+    """The function of that name; none for a tool that was left out."""
     if name is None:
         raise MissingParameter("tool_choice.name")
-    if type(name) is not str or name not in names_of(tools):
+    if type(name) is not str or all(tool.get("name") != name for tool in given):
         raise InvalidParameter("tool_choice.name", "No tool of that name is declared.")
-    return name
+    return frozenset({name} & names_of(tools))

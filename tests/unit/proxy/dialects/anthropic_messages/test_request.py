@@ -325,6 +325,14 @@ def test_a_call_that_is_required_where_there_is_no_tool_is_named_as_ignored(tool
         assert request.calls is None and "tool_choice" in request.ignored
 
 
+@pytest.mark.parametrize("others", [[], [TOOL]])
+def test_a_choice_of_a_servers_tool_is_named_as_ignored(others: list[Json]) -> None:
+    tools = [{"type": "web_search_20250305", "name": "web_search"}, *others]
+    request = parse(HOLDING, tools=tools, tool_choice={"type": "tool", "name": "web_search"})
+    assert (request.calls, request.ignored) == (None, ("tools[0].web_search_20250305", "tool_choice"))
+    assert len(request.template.tools or ()) == len(others)
+
+
 def test_a_free_choice_is_none_and_no_choice_hides_the_tools() -> None:
     assert parse(HOLDING, tools=[TOOL], tool_choice={"type": "auto"}).calls is None
     assert parse(HOLDING, tools=[TOOL], tool_choice={"type": "none"}).template.tools is None
