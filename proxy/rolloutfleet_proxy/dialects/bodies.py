@@ -27,6 +27,8 @@ StopString = Annotated[str, Rule(min_length=1, max_length=1000)]
 _Penalty = Annotated[float, Rule(ge=-2, le=2)]
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_LEAST_TOP_P: Final = 1e-6
+"""What 0 means, which SGLang refuses: the likeliest token alone. No token that is the likeliest has less."""
 _UNKNOWN: Final = "Object contains unknown field"
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -41,7 +43,14 @@ class Body(Struct, kw_only=True):
     model: Annotated[str, Rule(min_length=1, max_length=LONGEST_MODEL_NAME)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Rule(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Rule(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Rule(ge=0, le=1)] | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """SGLang's parameters of the body. Raises InvalidParameter."""
+        sampling = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
+        if self.top_p == 0:
+            sampling["top_p"] = _LEAST_TOP_P
+        return sampling
 
 
 class OpenAIBody(Body, kw_only=True):
@@ -83,10 +92,9 @@ class OpenAIBody(Body, kw_only=True):
         return {**(kwargs or {}), "reasoning_effort": effort}
 
     def sampling(self) -> dict[str, Any]:
-        """The parameters above that are SGLang's as they are. Raises InvalidParameter."""
         if self.top_k == 0:
             raise InvalidParameter("top_k", "top_k is -1 (off) or at least 1.")
-        return given(self, _SAMPLING)
+        return super().sampling()
 
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -150,8 +158,3 @@ def _mended(body: bytes, error: Exception) -> tuple[bytes, list[str]]:
         return mended(body)
     except (ValueError, RecursionError):
         raise UnreadableJson(error) from None
-
-
-def given(body: Struct, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the fields that are not null."""
-    return {name: value for name in names if (value := getattr(body, name)) is not None}

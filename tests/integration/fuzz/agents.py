@@ -27,7 +27,7 @@ WRONG_MESSAGES: dict[str, list[Any]] = {
     "tool_choice": ["auto", {"type": "some"}, {"type": "tool"}, 1],
     "stop_sequences": ["a", [""], [1]],
     "temperature": [-0.1, 101, True, "1", []],
-    "top_p": [0, 1.01, True, "1"],
+    "top_p": [-0.1, 1.01, True, "1"],
     "top_k": [-2, 0, 1.5, True, "1"],
     "stream": ["true", 1, []],
     "model": [1, [], {}],
@@ -42,7 +42,7 @@ WRONG_RESPONSES: dict[str, list[Any]] = {
     "prompt": [{"id": "a"}],
     "tools": ["x", {}, [1], [{"type": "function"}]],
     "temperature": [-0.1, 101, True, "1", []],
-    "top_p": [0, 1.01, True, "1"],
+    "top_p": [-0.1, 1.01, True, "1"],
     "stream": ["true", 1, []],
     "model": [1, [], {}],
 }

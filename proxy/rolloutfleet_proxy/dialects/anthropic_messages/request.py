@@ -29,7 +29,7 @@ from rolloutfleet_proxy.dialects.anthropic_messages.conversation import conversa
 from rolloutfleet_proxy.dialects.anthropic_messages.notes import CACHE_CONTROL, Notes
 from rolloutfleet_proxy.dialects.anthropic_messages.tools import choice_of, functions
 from rolloutfleet_proxy.dialects.base import MAX_INT32, Reading, TurnRequest
-from rolloutfleet_proxy.dialects.bodies import MAX_STOPS, Body, BodyReader, StopString, TokenCount, given
+from rolloutfleet_proxy.dialects.bodies import MAX_STOPS, Body, BodyReader, StopString, TokenCount
 from rolloutfleet_proxy.dialects.depth import check_depth, too_deep
 from rolloutfleet_proxy.dialects.images import Images
 from rolloutfleet_proxy.dialects.tool_choice import held_calls
@@ -151,7 +151,7 @@ def _check_answerable(parsed: _MessagesBody) -> None:
 
 
 def _sampling(parsed: _MessagesBody) -> dict[str, Any]:
-    sampling = given(parsed, ("temperature", "top_p", "top_k"))
+    sampling = parsed.sampling()
     if parsed.stop_sequences:
         sampling["stop"] = parsed.stop_sequences
     return sampling

@@ -17,7 +17,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
   (`provider`, `transforms`, `usage`, `thinking`), of vLLM, and those of SGLang that would override the capture (`rid`,
   `skip_special_tokens`, `stream_interval`, …) or run code in the engine (`custom_logit_processor`).
 - *Refused unless neutral*: `audio`, `function_call`, `functions`, `modalities` beyond text, `n` beyond 1, tools that
-  are no functions, content parts that are no text (but see `images`).
+  are no functions, content parts that are neither text nor a refusal of the assistant's (but see `images`).
 - `return_token_ids` is vLLM's and SGLang's (`encoder`).
 - Unknown fields of a message are kept: some chat formats write some (`messages`).
 - `max_tokens` is the older name of `max_completion_tokens`; both may be given if they agree.
@@ -168,6 +168,7 @@ _TEXT_FIELDS = ("reasoning_content", "reasoning", "refusal", "name")
 _KNOWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "audio", "function_call", *_TEXT_FIELDS})
 _PART_FIELDS = frozenset({"type", "text", "cache_control"})
 _IMAGE = "image_url"
+_REFUSAL = "refusal"
 _ANSWERS_CALL = "tool_call_id is the id of the tool call that this message answers."
 
 
@@ -197,7 +198,7 @@ def _check_message(message: dict[str, Any], ignored: list[str], images: Images, 
 
 
 def _check_content(content: Any, ignored: list[str], images: Images, *, role: str, at: str) -> None:
-    """An image is replaced in its place."""
+    """An image, and a refusal of the assistant's, is replaced in its place."""
     if type(content) is str:
         return
     if content is None:
@@ -208,9 +209,14 @@ def _check_content(content: Any, ignored: list[str], images: Images, *, role: st
         raise InvalidParameter(at, "Content is a string or a list of text parts.")
     for index, part in enumerate(content):
         where = f"{at}[{index}]"
-        if type(part) is dict and part.get("type") == _IMAGE:
+        kind = part.get("type") if type(part) is dict else None
+        text = None
+        if kind == _IMAGE:
             text = images.text(part, _IMAGE, dict, str, at=where)
-            others = {name: value for name, value in part.items() if name != _IMAGE}
+        elif kind == _REFUSAL and role == "assistant":
+            text = text_of(part, _REFUSAL, at=where)
+        if text is not None:
+            others = {name: value for name, value in part.items() if name != kind}
             part = content[index] = {**others, "type": "text", "text": text}
         _check_part(part, ignored, at=where)
 
@@ -243,7 +249,7 @@ def _check_tool_calls(calls: Any, *, role: str, at: str) -> None:
 def _check_tool_call(call: Any, *, at: str) -> None:
     if type(call) is not dict:
         raise InvalidParameter(at, "A tool call is an object.")
-    if call.get("type", "function") != "function":
+    if call.get("type") not in (None, "function"):
         raise UnsupportedParameter(f"{at}.type", "only functions can be called.")
     if not isinstance(call.get("id"), str | None):
         raise InvalidParameter(f"{at}.id", "A tool call's id is a string.")

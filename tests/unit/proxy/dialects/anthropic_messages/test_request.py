@@ -275,6 +275,7 @@ def test_what_is_sampled_with() -> None:
     request = parse(temperature=0, top_p=0.5, top_k=3, stop_sequences=["END"], stream=True)
     assert request.sampling == {"temperature": 0.0, "top_p": 0.5, "top_k": 3, "stop": ["END"]}
     assert (request.stops, request.stream) == (("END",), True)
+    assert parse(top_p=0).sampling == {"top_p": 1e-6}
 
 
 def test_a_format_is_a_grammar_under_either_name() -> None:

@@ -334,6 +334,19 @@ def test_reasoning_effort_stands_beside_other_template_arguments() -> None:
     assert refusal(contradiction, takes).param == "reasoning_effort"
 
 
+def test_the_least_top_p_is_above_zero() -> None:
+    assert parse(top_p=0).sampling == {"top_p": 1e-6}
+
+
+def test_a_refusal_of_the_assistants_is_its_text() -> None:
+    part = {"type": "refusal", "refusal": "No."}
+    messages = [USER, {"role": "assistant", "content": [part]}, USER]
+    assert parse(messages=messages).messages[1]["content"] == [{"type": "text", "text": "No."}]
+    assert refusal(body(messages=[{"role": "user", "content": [part]}])).param == "messages[0].content[0].type"
+    untold = {"role": "assistant", "content": [{"type": "refusal"}]}
+    assert refusal(body(messages=[USER, untold])).param == "messages[1].content[0].refusal"
+
+
 def test_every_kind_of_message() -> None:
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "a"},
@@ -341,7 +354,10 @@ def test_every_kind_of_message() -> None:
         {"role": "user", "content": "", "name": "ann"},
         {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "why", "refusal": None},
         {"role": "assistant", "audio": None, "function_call": None, "annotations": [], "reasoning": "so"},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": {"q": 1}}, "index": 0}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"type": None, "function": {"name": "find", "arguments": {"q": 1}}, "index": 0}],
+        },
         {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]},
         {"role": "tool", "tool_call_id": "c1", "content": "c"},
         {"role": "user", "content": "d", "mood": {"odd": [1]}},
@@ -388,7 +404,7 @@ FIELDS: dict[str, list[Any]] = {
     "max_completion_tokens": [0, -1, 1.5, 1.0, True, "5", 2**31, []],
     "max_tokens": [0, -1, 1.5, 1.0, True, "5", 2**31, []],
     "temperature": [-0.1, 101, True, "1", []],
-    "top_p": [0, 1.01, True, "1"],
+    "top_p": [-0.1, 1.01, True, "1"],
     "top_k": [-2, 0, 1.5, True, "1"],
     "min_p": [-0.1, 1.1, True],
     "presence_penalty": [-2.1, 2.1, False],
