@@ -406,6 +406,8 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         admission=parts.admission,
         commits=parts.commits,
     )
+    receipts = Receipts(turns)
+    parts.drains.awaits_receipts = receipts.are_awaited
     return Services(
         access=parts.access,
         sessions=sessions,
@@ -413,7 +415,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         conversations=conversations,
         annotations=AnnotationService(store=store, admission=parts.admission),
         turns=turns,
-        receipts=Receipts(turns),
+        receipts=receipts,
         exports=ExportService(
             store=store, shards=shards, sessions=sessions, gate=parts.gate, settings=settings, metrics=metrics
         ),

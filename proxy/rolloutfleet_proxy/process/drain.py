@@ -33,6 +33,8 @@ from rolloutfleet_proxy.telemetry import logger
 
 POLL_INTERVAL: Final = 0.05
 """Seconds between two looks at what is still under way."""
+LAST_RECEIPTS: Final = 1.0
+"""Seconds for which the end waits, unless calls were cut, for what other proxies say of the last answers."""
 
 _FACT = "drain"
 
@@ -105,6 +107,8 @@ class Drains:
     wall: Callable[[], float] = time.time
     begins_to_hold: Callable[[], None] = lambda: None
     """Told when new calls are held from now on: those who only look on are to leave."""
+    awaits_receipts: Callable[[], bool] = lambda: False
+    """Whether other proxies have still to say what became of answers."""
     over: bool = False
     """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
     drain: Drain | None = None
@@ -327,6 +331,7 @@ class Drains:
     async def _keep(self) -> None:
         """Follow the drain in force: undo it in time, wait for what is under way, cut it, end."""
         cut_for: float | None = None
+        done_since: float | None = None
         while self.drain is not None:
             drain, now = self.drain, self._now()
             if now >= drain.expires:
@@ -340,9 +345,12 @@ class Drains:
                     logger.info("drain %s: %d calls in flight are aborted", drain.id or drain.reason, left)
                     cut_for = drain.began
                     self.cut()
-                if drain.then != "stay" and (not left or cut_for == drain.began) and not self._leaves(drain, now):
-                    self._begin_to_end()
-                    return
+                is_cut = cut_for == drain.began
+                if drain.then != "stay" and (not left or is_cut) and not self._leaves(drain, now):
+                    done_since = now if done_since is None else done_since
+                    if is_cut or not self.awaits_receipts() or now >= done_since + LAST_RECEIPTS:
+                        self._begin_to_end()
+                        return
             await asyncio.sleep(POLL_INTERVAL)
 
     def _leaves(self, drain: Drain, now: float) -> bool:

@@ -29,6 +29,10 @@ class Receipts:
     turns: TurnService
     _awaited: dict[str, _Awaited] = field(default_factory=dict)
 
+    def are_awaited(self) -> bool:
+        """Whether some have not come yet."""
+        return bool(self._awaited)
+
     def expect(self, name: str, session: Session, number: int) -> None:
         """A turn's last byte is about to leave to another proxy."""
         self.drop(name)

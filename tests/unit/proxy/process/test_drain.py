@@ -278,6 +278,22 @@ async def test_a_restart_holds_calls_when_its_successor_is_ready_and_there_is_no
         assert proxy.drains.last_words == ("planned: memory", "d") and proxy.drains.stopped
 
 
+@pytest.mark.parametrize("come", [True, False])
+async def test_restart_waits_for_receipts_of_the_last_answers_for_a_moment(tmp_path: Path, come: bool) -> None:
+    keeper, awaited = Keeper(), {"turn"}
+    keeper.ready = True
+    async with life(tmp_path, host=keeper) as proxy:
+        proxy.drains.awaits_receipts = lambda: bool(awaited)
+        began = asyncio.get_running_loop().time()
+        await proxy.ask(then="restart")
+        await asyncio.sleep(drain.LAST_RECEIPTS / 2)
+        assert not keeper.ended.is_set()
+        if come:
+            awaited.clear()
+        await asyncio.wait_for(keeper.ended.wait(), PATIENCE)
+        assert (asyncio.get_running_loop().time() < began + drain.LAST_RECEIPTS) is come
+
+
 async def test_calls_are_not_cut_for_a_restart_that_can_not_come_yet(tmp_path: Path) -> None:
     keeper = Keeper()
     async with life(tmp_path, host=keeper, timeout=SHORT) as proxy:
