@@ -6,6 +6,7 @@ written without an fsync of its own, and never before the commits that it counts
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ class Tally:
         self._store = store
         self._file = store.database.folder / FILE
         self._written: dict[str, Any] | None = None
+        self._lost: dict[str, int] = {}
+        """What the file alone says is missing."""
 
     async def compare(self) -> dict[str, int]:
         """Hold the store against the file, and remember what is missing; returns what is that was not before."""
@@ -41,12 +44,18 @@ class Tally:
             return {}
         missing = {kind: noted[kind] - counted[kind] for kind in _COUNTED if noted[kind] > counted[kind]}
         if missing:
-            with contextlib.suppress(DiskError):
-                await self._store.write(lambda transaction: _remember(transaction, missing))
+            self._lost = missing
+            await self.write()  # Else the next start would count it again.
         return missing
 
     async def write(self) -> None:
         """Write what is committed by now. Where that fails, the next time will do."""
+        if self._lost:
+            try:
+                await self._store.write(partial(_remember, missing=self._lost))
+            except DiskError:
+                return
+            self._lost = {}
         counted = {"store_id": self._store.owner.store_id, **await self._store.read(_count)}
         if counted != self._written:
             unfinished = self._file.with_suffix(".tmp")
