@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,14 @@ class ExportService:
         granted = await self._change(lambda transaction: leases.grant(transaction, self.store.owner, asked, call))
         if granted.lease is not None:
             failpoints.reach(failpoints.AFTER_EXPORT)
-        return await self._body(await self._without_damaged(granted), as_json=as_json)
+        try:
+            return await self._body(await self._without_damaged(granted), as_json=as_json)
+        except (TooLarge, DiskError, sqlite3.Error):
+            # Nothing of it is handed out.
+            if granted.lease is not None:
+                with contextlib.suppress(DiskError):
+                    await self.release(granted.lease, None)
+            raise
 
     async def acknowledge(self, lease: str, named: list[str] | None) -> list[str]:
         """Trained: the trajectories named, or all of the lease. Raises as `leases.acknowledge`."""
@@ -107,29 +115,13 @@ class ExportService:
             "failed": [],
         }
         read = self.store.reader.run_blocking
-        try:
-            if granted.asked.include:
-                await asyncio.to_thread(check_included, read, granted)
-            if granted.asked.as_ == SHARDS:
-                await self._put_shards(granted)
-                refer = references(self.store.owner, self.settings.public_address)
-                return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
-            if as_json:
-                return Exported(granted.lease, json_pieces(read, granted, head))
-            file = await asyncio.to_thread(safetensors, read, granted, head)
-        except TooLarge:
-            await self._give_back(granted)
-            raise
-        return Exported(granted.lease, file.pieces, file.size)
-
-    async def _put_shards(self, granted: Grant) -> None:
-        try:
+        if granted.asked.include:
+            await asyncio.to_thread(check_included, read, granted)
+        if granted.asked.as_ == SHARDS:
             await self.shards.put_export(granted)
-        except DiskError:
-            with contextlib.suppress(DiskError):
-                await self._give_back(granted)
-            raise
-
-    async def _give_back(self, granted: Grant) -> None:
-        if granted.lease is not None:
-            await self.release(granted.lease, None)
+            refer = references(self.store.owner, self.settings.public_address)
+            return Exported(granted.lease, json_pieces(read, granted, head, references=refer))
+        if as_json:
+            return Exported(granted.lease, json_pieces(read, granted, head))
+        file = await asyncio.to_thread(safetensors, read, granted, head)
+        return Exported(granted.lease, file.pieces, file.size)

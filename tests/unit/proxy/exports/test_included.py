@@ -1,5 +1,6 @@
 """What an export includes beside tensors: messages and tools of each row, in every form, and no more than a bound."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,13 +9,15 @@ from typing import Any
 import pytest
 from tests.unit.proxy.exports.app import served
 from tests.unit.proxy.exports.test_rows_and_forms import HEAD, as_json, as_safetensors, leased
-from tests.unit.proxy.stores import SyncStore, new_turn
+from tests.unit.proxy.stores import SyncStore, new_turn, refusing_reads
 
 from rolloutfleet.fleet.trajectories import read_export
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, StartSessions
 from rolloutfleet_proxy.exports import conversations
 from rolloutfleet_proxy.exports import forms as export_forms
+from rolloutfleet_proxy.store import damage
 from rolloutfleet_proxy.store.audit import audit
+from rolloutfleet_proxy.store.damage import is_sound
 from rolloutfleet_proxy.store.sessions import start
 from rolloutfleet_proxy.store.trajectories import close_session
 from rolloutfleet_proxy.store.turns import commit_turn
@@ -120,6 +123,19 @@ async def test_more_than_an_answer_holds_is_refused_and_leases_nothing(
     assert (await api.reader.run(audit))["turns"]["leased"] == 0
     one = (await api.client.post("/export", json={"include": ["messages"], "max_trajectories": 1})).json()
     assert [row["messages"] for row in one["trajectories"][0]["rows"]] == [[user("one"), said("3 4")]]
+
+
+async def test_an_export_leases_nothing_when_a_read_of_its_rows_fails(
+    api: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await closed(api, "one")
+    with monkeypatch.context() as patched:
+        refusing = refusing_reads(sqlite3.SQLITE_IOERR_READ)
+        patched.setattr(damage, "is_sound", lambda _, **asked: is_sound(refusing, **asked))
+        with pytest.raises(sqlite3.OperationalError, match="refused"):
+            await api.client.post("/export", json={})
+    assert (await api.reader.run(audit))["turns"]["leased"] == 0
+    assert len((await api.client.post("/export", json={})).json()["trajectories"]) == 1
 
 
 async def test_messages_come_beside_references_and_again_with_the_same_key(api: SimpleNamespace) -> None:
