@@ -2,7 +2,8 @@
 
 The form is that of SGLang's `examples/chat_template/tool_chat_template_deepseekv3.jinja` and `...deepseekr1.jinja`,
 which are alike here: the tools stand behind the system prompt, each as JSON, words stand before results, and a line
-break between calls and between results. Only requests with tools are written so.
+break between calls and between results. Only requests with tools are written so. GLM-4.5 lacks the line break between
+calls as well.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from rolloutfleet_proxy.domain.messages import Message
+from rolloutfleet_proxy.tokens.call_syntax import Around
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 FORMATS: Final = frozenset({"deepseek-v3", "deepseek-r1"})
+BROKEN: Final = FORMATS | {"glm-4.5"}
+"""Formats of which `renderers` leaves out line breaks between calls."""
 
 
 def _mark(name: str) -> str:
@@ -34,7 +40,7 @@ _HEAD = (
 _BEFORE_RESULTS = (
     "Use the results below to formulate an answer to the user question unless additional information is needed."
 )
-_BETWEEN = (("tool call end", "tool call begin"), ("tool output end", "tool output begin"))
+_RESULT = (_mark("tool output end"), _mark("tool output begin"))
 
 
 def with_tools_told(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
@@ -48,16 +54,16 @@ def with_tools_told(messages: Sequence[Message], tools: Sequence[Any]) -> list[M
 class Breaks:
     """What stands between the calls and the results of a prompt, in a vocabulary's tokens."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        encoded = vocabulary.encode
-        self._before = {encoded(_mark("tool outputs begin"))[0]: encoded(_BEFORE_RESULTS)}
-        self._between = {tuple(encoded(_mark(each))[0] for each in pair): encoded("\n") for pair in _BETWEEN}
+    def __init__(self, around: Around, vocabulary: Vocabulary) -> None:
+        mark, calls = vocabulary.convert_tokens_to_ids, (around.closing, around.opening)
+        texts = {("", _mark("tool outputs begin")): _BEFORE_RESULTS, _RESULT: "\n", calls: around.between}
+        self._texts = [(mark(last), mark(first), vocabulary.encode(text)) for (last, first), text in texts.items()]
 
     def added(self, ids: array[int]) -> array[int]:
         """The ids with them."""
-        written, last = array("i"), -1
-        for each in ids:
-            written.extend(self._before.get(each) or self._between.get((last, each)) or ())
-            written.append(each)
-            last = each
-        return written
+        written = np.asarray(ids, np.int32)
+        for last, first, text in self._texts:
+            before = np.insert(written[:-1], 0, -1)
+            places = np.flatnonzero((written == first) & ((before == last) | (last is None)))
+            written = np.insert(written, np.repeat(places, len(text)), text * len(places))
+        return array("i", written.tobytes())

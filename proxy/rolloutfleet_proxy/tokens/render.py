@@ -120,8 +120,8 @@ class ChatFormat:
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
-        self._breaks = deepseek.Breaks(vocabulary) if renderer in deepseek.FORMATS else None
-        """Of a format whose tools are written here."""
+        is_broken = renderer in deepseek.BROKEN
+        self._breaks = deepseek.Breaks(self._replies.syntax.around, vocabulary) if is_broken else None
         self._support = support.support_of(self._written)
         self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
@@ -273,7 +273,7 @@ class ChatFormat:
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
         renderer = quirks.dated(self._renderer_for(args.kwargs), args.clock)
         try:
-            if args.tools and self._breaks:
+            if args.tools and self.name in deepseek.FORMATS:
                 messages = deepseek.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
         except _REFUSALS as error:

@@ -1,4 +1,5 @@
-"""Tools of DeepSeek V3 and R1, in the form of SGLang's templates, of which this is written out."""
+"""Tools of DeepSeek V3 and R1, in the form of SGLang's templates, of which this is written out; and what stands between
+the calls of GLM-4.5."""
 
 import json
 from pathlib import Path
@@ -69,6 +70,17 @@ def test_a_turn_is_extended_by_what_is_written_behind_it(models: Path, name: str
     extended = model.prompt(messages, ARGS, [Candidate(2, lambda: (prompt, output))], render=extending(model))
     assert extended.ids[: len(prompt) + len(output)].tolist() == [*prompt, *output]
     assert model.vocabulary.decode(extended.ids[len(prompt) + len(output) :]) == f"{OUTPUTS}{opened}"
+
+
+@pytest.mark.parametrize("content", ["So.", ""])
+def test_calls_of_glm_stand_on_lines_of_their_own(models: Path, content: str) -> None:
+    model = chat_format("glm-4.5", models)
+    messages = [USER, {"role": "assistant", "content": content, "tool_calls": [*CALLS, CALLS[0]]}, *RESULTS]
+    text = model.vocabulary.decode(model.prompt(messages, ARGS, []).ids)
+    made = "".join(
+        f"\n<tool_call>find\n<arg_key>q</arg_key>\n<arg_value>{each}</arg_value>\n</tool_call>" for each in "aba"
+    )
+    assert f"{content}{made}<|observation|>" in text
 
 
 @pytest.mark.parametrize(("tools", "expected"), [("", "deepseek-v3"), ("{{ tools | tojson if tools }}", "default")])
