@@ -20,6 +20,7 @@ agree. What is lost all the same is refused (`at_risk`).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
@@ -75,13 +76,11 @@ def _with_object(call: dict[str, Any], at: str) -> dict[str, Any]:
     arguments = call["function"].get("arguments")
     if lacks_arguments(arguments):
         return {**call, "function": {**call["function"], "arguments": "{}"}}
-    try:
+    with suppress(ValueError):
         value = json_value(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise Unrenderable("the arguments of a call must be a JSON object: mend them, or leave the call out", param=at)
-    return call
+        if isinstance(value, dict):
+            return call
+    raise Unrenderable("the arguments of a call must be a JSON object: mend them, or leave the call out", param=at)
 
 
 @dataclass(frozen=True, slots=True)

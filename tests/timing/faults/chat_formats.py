@@ -257,8 +257,8 @@ CHAT_FORMATS = [
         "arguments-that-were-cut-are-written",
         Promise.WRITING,
         PROXY,
-        "    if not isinstance(value, dict):\n        raise Unrenderable(",
-        "    if False:\n        raise Unrenderable(",
+        '    raise Unrenderable("the arguments of a call must be a JSON object',
+        '    return call\n    raise Unrenderable("the arguments of a call must be a JSON object',
         HISTORY,
     ),
     Fault(
