@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from renderers.base import MODEL_RENDERER_MAP
@@ -13,6 +13,7 @@ from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
+from rolloutfleet_proxy.tokens.support import TOLD
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,6 @@ _RENDERER_OF_MODEL_TYPE = {
 
 _TURNS: Final = (("system", "Be brief."), ("user", "Hello?"), ("assistant", "Yes."), ("user", "Go on."))
 _SAID: Final[list[Message]] = [{"role": role, "content": content} for role, content in _TURNS]
-_TOOL: Final = {"name": "find", "description": "Finds.", "parameters": {"type": "object", "properties": {}}}
-_TOOLS: Final = [{"type": "function", "function": _TOOL}]
 
 
 class ModelSource(Struct, frozen=True):
@@ -106,10 +105,10 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     """The format, unless it can't be made or differs from the model's own template on a plain conversation."""
     try:
         found = chat_format(renderer)
-        is_told = renderer not in deepseek.FORMATS or _own(vocabulary, _SAID, _TOOLS) != _own(vocabulary, _SAID)
-        told = _TOOLS if is_told else None
-        own = _own(vocabulary, _SAID, told)
-        if own is not None and own != vocabulary.decode(found.full(_SAID, TemplateArgs(told))):
+        is_told = renderer not in deepseek.FORMATS or _own(vocabulary, _SAID, TOLD) != _own(vocabulary, _SAID)
+        args = TOLD if is_told else NO_ARGS
+        own = _own(vocabulary, _SAID, args)
+        if own is not None and own != vocabulary.decode(found.full(_SAID, args)):
             raise Unrenderable("it differs from the model's own chat template")
         return found
     except ValueError as error:
@@ -117,7 +116,7 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
         return None
 
 
-def _own(vocabulary: Vocabulary, messages: list[Message], tools: list[Any] | None = None) -> str | None:
+def _own(vocabulary: Vocabulary, messages: list[Message], args: TemplateArgs = NO_ARGS) -> str | None:
     """What the model's own template writes; None where it has none. Raises ValueError."""
     template = vocabulary.files.template
-    return template.render(messages, tools=tools, add_generation_prompt=True) if template else None
+    return template.render(messages, tools=args.tools, add_generation_prompt=True) if template else None

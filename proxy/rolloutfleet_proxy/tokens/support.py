@@ -35,7 +35,8 @@ _ANSWER: Message = {"role": "assistant", "content": "w45rd"}
 _MORE: Message = {"role": "user", "content": "w46rd"}
 _ONE, _OTHER = "functions.w51rd:0", "functions.w51rd:1"
 _TOOL = {"name": "w51rd", "description": "w52rd", "parameters": {"type": "object", "properties": {}}}
-_ARGS = TemplateArgs([{"type": "function", "function": _TOOL}])
+TOLD: Final = TemplateArgs([{"type": "function", "function": _TOOL}])
+"""A tool that a format is tried with."""
 _SPACES: Final[tuple[tuple[Space, str], ...]] = (("spaces", " \t\n\u2003"), ("lines", "\n\n"))
 
 Writes = Callable[[Sequence[Message], TemplateArgs], bool]
@@ -63,7 +64,7 @@ def _calling(content: str, *call_ids: str) -> list[Message]:
 
 def support_of(prompt: Prompts) -> Support:
     """The messages that a format can hold, with tools or without. `prompt` is text."""
-    told = [NO_ARGS] if prompt([_USER], _ARGS) is None else [NO_ARGS, _ARGS]
+    told = [NO_ARGS] if prompt([_USER], TOLD) is None else [NO_ARGS, TOLD]
 
     def holds(*roles: str) -> bool:
         said = [{"role": role, "content": word} for role, word in zip(roles, _WORDS, strict=False)]
@@ -118,8 +119,8 @@ def trimmed_whitespace(write: Write, *, reasoned: bool) -> Outer:
 def drops_some(prompt: Prompts) -> bool:
     """Whether a format drops something of a conversation with tools, or refuses that."""
     one, several = [_USER, *_calling("", _ONE)], [_USER, *_calling("", _ONE, _OTHER)]
-    asked = [one] if prompt(several, _ARGS) is None else [one, several]
-    return any(dropped(prompt, each, _ARGS) for each in asked)
+    asked = [one] if prompt(several, TOLD) is None else [one, several]
+    return any(dropped(prompt, each, TOLD) for each in asked)
 
 
 def dropped(prompt: Prompts, messages: Sequence[Message], args: TemplateArgs) -> str | None:
