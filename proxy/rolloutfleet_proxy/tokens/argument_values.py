@@ -32,8 +32,6 @@ DEEPEST: Final = 63
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 """Python's spelling of JSON's words, which some templates write."""
 
-_BLANKS: Final = " \t\n\r"
-
 _MOST_STEPS: Final = 20_000
 """Schemas that are looked at for one argument. References multiply, and past this a schema allows everything."""
 _MOST_LEVELS: Final = 100
@@ -68,7 +66,7 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
     string = json.dumps(text, ensure_ascii=False)
     if isinstance(schema, dict) and schema.get("type") in ("string", ["string"]):
         return string
-    written = text.strip(_BLANKS)
+    written = text.strip(" \t\n\r")
     if python_words:
         written = PYTHON_WORDS.get(written, written)
     try:

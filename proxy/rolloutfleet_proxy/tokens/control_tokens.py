@@ -99,8 +99,7 @@ class ControlTokens:
     def ids(self, text: str) -> array[int]:
         """Token ids of what a format wrote of marked texts."""
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        ids = encoding.ids
-        return array("i", [self._ids.get(each, each) for each in ids] if self._ids else ids)
+        return array("i", [self._ids.get(each, each) for each in encoding.ids] if self._ids else encoding.ids)
 
 
 def as_tokens(messages: Sequence[Message], tools: list[Any] | None) -> Marked:

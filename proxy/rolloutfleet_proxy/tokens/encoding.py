@@ -70,8 +70,7 @@ class Encoding:
 
     def ids(self, text: str) -> array[int]:
         """Token ids, as int32."""
-        quick = self.quick
-        if quick is not None and alike(text):
+        if (quick := self.quick) is not None and alike(text):
             self._count += 1
             try:
                 if self._count % CHECK_EVERY != 0 or self._agrees(quick, text[:CHECKED_AT_MOST]):
@@ -119,6 +118,10 @@ def _passages() -> list[str]:
     return ["", " ", words, blanks, scripts, code, letters, " ".join(letters[:0x250]), mixed, mixed * LONG_PASSAGE]
 
 
+_Questions = SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None]
+"""Texts, each with a queue for its ids."""
+
+
 class EncoderFailed(Exception):
     """The encoder gave an error instead of ids, or panicked."""
 
@@ -149,7 +152,7 @@ class _Thread:
     """
 
     def __init__(self, encode: Callable[[str], bytes]) -> None:
-        self._asked: SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None] = SimpleQueue()
+        self._asked: _Questions = SimpleQueue()
         Thread(target=_answer, args=(encode, self._asked), name="encoder", daemon=True).start()
         finalize(self, self._asked.put, None)
 
@@ -162,9 +165,7 @@ class _Thread:
         return answer
 
 
-def _answer(
-    encode: Callable[[str], bytes], asked: SimpleQueue[tuple[str, SimpleQueue[bytes | BaseException]] | None]
-) -> None:
+def _answer(encode: Callable[[str], bytes], asked: _Questions) -> None:
     while question := asked.get():
         text, answers = question
         try:

@@ -37,8 +37,6 @@ GPT_OSS: Final = "gpt-oss"
 `developer`, which it writes alike."""
 _INKLING: Final = "inkling"
 """The one that writes empty content as a text of its own, and no content as nothing."""
-_NAMES_RESULTS: Final = frozenset({GPT_OSS, _INKLING})
-"""Formats that need the names of tools beside results."""
 NAMES_CALLS_BY_ID = frozenset({"kimi-k2", "kimi-k2.5"})
 """Formats that write of a call's function no more than its id."""
 # (role, field) of what formats write beside role, content, reasoning and tool calls: two conversations that differ
@@ -94,7 +92,7 @@ def dated(renderer: Any, clock: float | None) -> Any:
 
 def renderable(name: str, messages: Sequence[Message], start: int = 0) -> list[Message]:
     """The messages from `start` on in the form that formats expect (1). Raises Unrenderable."""
-    calling = messages if name in _NAMES_RESULTS else ()
+    calling = messages if name in (GPT_OSS, _INKLING) else ()  # which need the names of tools beside results
     calls = [call for message in calling for call in message.get("tool_calls") or ()]
     names = {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
     return [_renderable(name, index, message, names) for index, message in enumerate(messages[start:], start)]

@@ -120,8 +120,7 @@ class ChatFormat:
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
-        is_broken = renderer in deepseek.BROKEN
-        self._breaks = deepseek.Breaks(self._replies.syntax.around, vocabulary) if is_broken else None
+        self._breaks = deepseek.Breaks(self._replies.syntax.around, vocabulary)
         self._support = support.support_of(self._written)
         self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
@@ -284,7 +283,7 @@ class ChatFormat:
         return writable(self.name, args.tools) if args.tools else None
 
     def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
-        return self._breaks.added(ids) if args.tools and self._breaks else ids
+        return self._breaks.added(ids) if args.tools and self.name in deepseek.BROKEN else ids
 
     # Tokens to messages
 
@@ -356,8 +355,7 @@ class ChatFormat:
 
         A stop token inside the output (a caller may have them ignored) closes nothing; what follows it is open.
         """
-        cut = self._last_stop(output_ids[:-1])
-        if cut is not None:
+        if (cut := self._last_stop(output_ids[:-1])) is not None:
             return array("i", output_ids[cut : cut + 1]), array("i", output_ids[cut + 1 :])
         return array("i", prompt_ids[self._last_stop(prompt_ids) or 0 :]), array("i", output_ids)
 

@@ -30,8 +30,7 @@ class Alphabet:
         self._marks: dict[str, str] = {}
         self.chars: dict[int, str] = dict.fromkeys(dropped, "")
         for number, mark in enumerate(sorted(set(marks), key=len, reverse=True)):
-            token_id = vocabulary.convert_tokens_to_ids(mark)
-            if token_id is not None:
+            if (token_id := vocabulary.convert_tokens_to_ids(mark)) is not None:
                 self._marks[mark] = self.chars[token_id] = chr(_FIRST + number)
         self.chars |= dict.fromkeys(self.ends, "")
         self._texts = {ord(char): mark for mark, char in self._marks.items()}
