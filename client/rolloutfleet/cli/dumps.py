@@ -35,6 +35,7 @@ from rolloutfleet.dumps import (
     parse_dump_name,
 )
 from rolloutfleet.fleet import Fleet, FleetError
+from rolloutfleet.grouping import grouped
 from rolloutfleet.wire import DumpState, ImportedDump, ListedDump
 from rolloutfleet.wording import counted
 
@@ -98,10 +99,7 @@ Source = FolderSource | FleetSource
 
 def by_group(dumps: Iterable[ListedDump]) -> list[list[ListedDump]]:
     """Those of one group at one proxy together, so that they are imported, and then exported, together."""
-    groups: dict[tuple[int, str], list[ListedDump]] = {}
-    for dump in dumps:
-        groups.setdefault((dump.ordinal, dump.group_id or dump.session_id), []).append(dump)
-    return list(groups.values())
+    return list(grouped(dumps, lambda dump: (dump.ordinal, dump.group_id or dump.session_id)).values())
 
 
 def _in_folder(folder: Path) -> Iterator[ListedDump]:

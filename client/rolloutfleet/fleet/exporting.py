@@ -7,12 +7,13 @@ from typing import Final, Self
 
 from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import BadArgument, TookTooLong
-from rolloutfleet.fleet.leases import Held, Leases, grouped
+from rolloutfleet.fleet.leases import Held, Leases
 from rolloutfleet.fleet.prefetching import ExportOptions, Prefetcher
 from rolloutfleet.fleet.proxies import Proxies
 from rolloutfleet.fleet.trajectories import Trajectory
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
+from rolloutfleet.grouping import grouped
 from rolloutfleet.wire import ExportStatus
 
 TELL_INTERVAL: Final = 0.5
@@ -62,7 +63,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
         held = self._held.lease_of
-        return {lease: frozenset(names) for lease, names in grouped(held, held).items()}
+        return {lease: frozenset(names) for lease, names in grouped(held, held.__getitem__).items()}
 
     async def __aenter__(self) -> Self:
         try:

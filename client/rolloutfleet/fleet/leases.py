@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import httpx
 
@@ -17,10 +17,9 @@ from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
 from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, owner_of, raise_first
 from rolloutfleet.fleet.trajectories import Leased
+from rolloutfleet.grouping import grouped
 
 log = logging.getLogger("rolloutfleet.fleet")
-
-T = TypeVar("T")
 
 RENEWALS: Final = 3
 """A lease is renewed this often in its time."""
@@ -31,15 +30,7 @@ ByLease = Mapping[str, Collection[str]]
 
 def by_lease(trajectories: Iterable[Leased]) -> dict[str, list[str]]:
     lease_of = {each.trajectory_id: each.lease_id for each in trajectories}
-    return grouped(lease_of, lease_of)
-
-
-def grouped(held: Mapping[str, T], names: Iterable[str]) -> dict[T, list[str]]:
-    """Those that are named, by what `held` has for them: trajectories by lease, leases by owner."""
-    found: dict[T, list[str]] = {}
-    for name in names:
-        found.setdefault(held[name], []).append(name)
-    return found
+    return grouped(lease_of, lease_of.__getitem__)
 
 
 class Leases:
@@ -106,8 +97,7 @@ class Leases:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(seconds / RENEWALS)
-                leases = {lease: owner_of(lease) for lease in held.values()}
-                for owner, of_owner in grouped(leases, leases).items():
+                for owner, of_owner in grouped(dict.fromkeys(held.values()), owner_of).items():
                     if owner not in renewing:
                         renewing.add(owner)
                         tasks.create_task(renew(owner, of_owner))
@@ -187,7 +177,7 @@ class Held:
 
     def _taken(self, names: Iterable[str]) -> dict[str, list[str]]:
         """By lease, and no longer held."""
-        found = grouped(self.lease_of, names)
+        found = grouped(names, self.lease_of.__getitem__)
         for name in names:
             del self.lease_of[name]
             self.handed_out.discard(name)

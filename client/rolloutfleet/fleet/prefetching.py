@@ -25,6 +25,7 @@ from rolloutfleet.fleet.outbox import Deliver
 from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
+from rolloutfleet.grouping import grouped
 from rolloutfleet.wire import (
     JSON_MEDIA_TYPE,
     TENSORS_MEDIA_TYPE,
@@ -175,9 +176,7 @@ class Prefetcher:
             return [_Part(_at(asked.group_id, ordinals))]
         if asked.session_ids is None:
             return [_Part(ordinal) for ordinal in ordinals]
-        by_owner: dict[int, list[str]] = {}
-        for name in asked.session_ids:
-            by_owner.setdefault(_at(name, ordinals), []).append(name)
+        by_owner = grouped(asked.session_ids, lambda name: _at(name, ordinals))
         return [_Part(ordinal, tuple(names)) for ordinal, names in by_owner.items()]
 
     def _begin(self, part: _Part) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypedDict
 
 from rolloutfleet import wire
 from rolloutfleet.fleet.proxies import Proxies, owner_of, paged
+from rolloutfleet.grouping import grouped
 from rolloutfleet.programs import Program, environ_of
 
 if TYPE_CHECKING:
@@ -170,10 +171,8 @@ async def _newest_first(
     held: list[wire.SessionStatus] = []
     async for found in lists:
         held = sorted([*held, *found.sessions], key=lambda shown: -shown.created_at)
-        of_proxy: dict[int, list[float]] = {}
-        for shown in found.sessions:
-            of_proxy.setdefault(shown.ordinal, []).append(shown.created_at)
-        still_to_come = max((min(times) for times in of_proxy.values() if len(times) == page), default=float("-inf"))
+        full = [its for its in grouped(found.sessions, lambda shown: shown.ordinal).values() if len(its) == page]
+        still_to_come = max((min(shown.created_at for shown in its) for its in full), default=float("-inf"))
         sure = [shown for shown in held if shown.created_at >= still_to_come]
         held = held[len(sure) :]
         yield sure

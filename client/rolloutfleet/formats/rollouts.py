@@ -1,11 +1,13 @@
 """Rollouts of an export: whose rows they have, in which order, and which row is the main one."""
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from rolloutfleet.fleet.trajectories import Row, Trajectory, sum_given
+from rolloutfleet.grouping import grouped
 from rolloutfleet.rows import RowLike, tensor_of
 
 Rollout: TypeAlias = Sequence[Trajectory]
@@ -27,9 +29,7 @@ def by_session(trajectories: Iterable[Trajectory], session_ids: Iterable[str] | 
     A session without a trajectory has an empty one. Without `session_ids` the sessions come in the order of their ids.
     Raises ValueError for a trajectory of a session that is not among them.
     """
-    found: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        found.setdefault(trajectory.session_id, []).append(trajectory)
+    found = grouped(trajectories, attrgetter("session_id"))
     wanted = sorted(found) if session_ids is None else list(session_ids)
     if foreign := found.keys() - set(wanted):
         raise ValueError(f"session_ids: {min(foreign)} has a trajectory here and is not among them")

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rolloutfleet.fleet.exceptions import OwnerUnavailable, Refused, ShardsMissing, UnknownOwner, Unreachable
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS, wait_before_retry
+from rolloutfleet.grouping import grouped
 from rolloutfleet.remote_tensors import clearing
 from rolloutfleet.remote_tensors.arrays import Framework, array_of, form_and_bytes, import_torch, is_array
 from rolloutfleet.remote_tensors.buffer import PROCESS, FetchBuffer, Flight
@@ -336,10 +337,7 @@ def requests_for(flights: Iterable[Flight]) -> list[list[Flight]]:
 
 
 def _by_owner(references: Iterable[RemoteTensor]) -> Iterator[tuple[str, list[RemoteTensor]]]:
-    owners: dict[str, list[RemoteTensor]] = {}
-    for reference in references:
-        owners.setdefault(reference.owner, []).append(reference)
-    for owner, theirs in owners.items():
+    for owner, theirs in grouped(references, lambda reference: reference.owner).items():
         for start in range(0, len(theirs), IDS_A_DELETE):
             yield owner, theirs[start : start + IDS_A_DELETE]
 
