@@ -49,11 +49,8 @@ def status(options: FleetOptions, as_json: AsJson = False) -> None:
 
 def forking(stats: Sequence[Stats]) -> str | None:
     """A warning of follow-up turns that are forks; None where they are few."""
-    turns: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    for each in stats:
-        turns.update(each.follow_ups)
-        reasons.update(each.forks)
+    turns = sum((Counter(each.follow_ups) for each in stats), Counter[str]())
+    reasons = sum((Counter(each.forks) for each in stats), Counter[str]())
     forks, followed = turns["branch"], turns.total()
     if forks <= MOST_FORKS * followed:
         return None

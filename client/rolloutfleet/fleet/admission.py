@@ -243,19 +243,17 @@ class StalenessFilter:
             and self._weights.version - trajectory.oldest_version > self._budget.max_staleness
         )
         dropped = late and self._too_old == "drop"
-        counts = self.counts
-        self.counts = replace(
-            counts,
-            handed_out=counts.handed_out + (not dropped),
-            too_old_dropped=counts.too_old_dropped + dropped,
-            too_old_kept=counts.too_old_kept + (late and not dropped),
-        )
+        self._count(handed_out=not dropped, too_old_dropped=dropped, too_old_kept=late and not dropped)
         self._slots.judged(trajectory.session_id, trajectory.trajectory_id, too_old=dropped)
         return dropped
 
     def acknowledged(self, trajectory_ids: Iterable[str]) -> None:
         """They are trained."""
         names = list(trajectory_ids)
-        self.counts = replace(self.counts, acknowledged=self.counts.acknowledged + len(names))
+        self._count(acknowledged=len(names))
         for name in names:
             self._slots.trained(name.rpartition("-trajectory-")[0], name)
+
+    def _count(self, **more: int) -> None:
+        counted = {name: getattr(self.counts, name) + number for name, number in more.items()}
+        self.counts = replace(self.counts, **counted)

@@ -34,7 +34,8 @@ def cut(row: RowLike, *, longest_prompt: int | None = None) -> Cut:
     Raises ValueError for tensors that are missing or don't belong together, TypeError for references to shards.
     """
     ids, mask, logprobs, versions = columns_of(row).values()
-    at = first_trained(mask)
+    trained = np.flatnonzero(mask)
+    at = int(trained[0]) if trained.size else len(mask)
     if longest_prompt is not None:
         at = min(at, longest_prompt)
     return Cut(ids[:at], ids[at:], mask[at:], logprobs[at:], versions[at:])
@@ -45,9 +46,3 @@ def columns_of(row: RowLike) -> dict[str, Array]:
     columns = {name: np.asarray(tensor_of(row, name, whose="this rollout")) for name in _NAMES}
     check_together(columns, whose="this rollout")
     return columns
-
-
-def first_trained(mask: Array) -> int:
-    """The index of the first trained token; the length where there is none."""
-    trained = np.flatnonzero(mask)
-    return int(trained[0]) if trained.size else len(mask)

@@ -75,10 +75,7 @@ class FleetFigures:
 
     def most(self, what: Callable[[ProxyFigures], Mapping[str, int]]) -> list[tuple[str, int]]:
         """Counts by name, the largest first."""
-        counted: Counter[str] = Counter()
-        for row in self.rows:
-            counted.update(what(row))
-        return [(name, count) for name, count in counted.most_common() if count]
+        return sum((Counter(what(row)) for row in self.rows), Counter[str]()).most_common()
 
     @property
     def versions(self) -> list[int]:
