@@ -19,9 +19,18 @@ from tests.integration.client.fleet.conftest import key_file
 from tests.waiting import PATIENCE, until
 
 from rolloutfleet import StalenessManager
-from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet, Gone, Whereabouts
+from rolloutfleet.fleet import (
+    AsyncFleet,
+    BadArgument,
+    Command,
+    EpisodeGroup,
+    Fleet,
+    Gone,
+    NotStarted,
+    TooManyFailures,
+    Whereabouts,
+)
 from rolloutfleet.fleet.prefetching import Prefetcher
-from rolloutfleet.fleet.rollouts import Command, EpisodeGroup, NotStarted, TooManyFailures
 
 
 def answer(session: Any, task: Any) -> float:

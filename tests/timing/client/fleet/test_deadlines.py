@@ -15,9 +15,8 @@ from tests.integration.client.fleet.killing import ended_sessions, set_right, st
 from tests.integration.client.fleet.trainers import Trainer
 from tests.waiting import PATIENCE
 
-from rolloutfleet.fleet import AsyncFleet, AsyncSession
+from rolloutfleet.fleet import AsyncFleet, AsyncSession, EpisodeGroup
 from rolloutfleet.fleet.proxies import new_key
-from rolloutfleet.fleet.rollouts import EpisodeGroup
 from rolloutfleet_proxy.cluster.placement import keeper_of
 
 
