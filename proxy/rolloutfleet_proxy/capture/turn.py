@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -154,7 +154,8 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         phases.begin(TOKENISE_OUT)
         # Made here, so that a call that waits for its engine does not hold one.
         reply_reader = self._reply_reader(job, prompted)
-        reply = await self.tokenizing.read(reply_reader, evidence.output_ids, stop=_stop_string(job, evidence))
+        ids = _without_stop_token(job, evidence, reply_reader)
+        reply = await self.tokenizing.read(reply_reader, ids, stop=_stop_string(job, evidence))
         if stream is not None:
             stream.finish(reply.message)
         new = self._row(job, prompted, evidence, reply, submission)
@@ -185,7 +186,11 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
     def _stream(self, job: TurnJob, prompted: Prompted) -> TurnStream:
         return TurnStream(
             call=job.call,
-            reply=GrowingReply(self._reply_reader(job, prompted), stops=job.request.stops),
+            reply=GrowingReply(
+                self._reply_reader(job, prompted),
+                stops=job.request.stops,
+                stop_token_ids=job.request.sampling.get("stop_token_ids", ()),
+            ),
             vocabulary_size=self.tokenizing.chat_format.vocabulary_size,
             with_logprobs=job.request.logprobs,
         )
@@ -318,6 +323,15 @@ def _stop_string(job: TurnJob, evidence: Evidence) -> str | None:
     """The stop string that ended a reply. What a pattern of `stop_regex` matched is the model's text, and stays."""
     matched = evidence.matched
     return matched if isinstance(matched, str) and matched in job.request.stops else None
+
+
+def _without_stop_token(job: TurnJob, evidence: Evidence, reader: ReplyReader) -> Sequence[int]:
+    """The ids of a reply whose text is the answer: without a stop token of the request's own that ended it. One that is
+    a mark of the chat format says what the text before it is."""
+    ids, matched = evidence.output_ids, evidence.matched
+    own = job.request.sampling.get("stop_token_ids", ())
+    ended_by_it = matched in own and ids[-1] == matched and matched not in reader.alphabet.chars
+    return ids[:-1] if ended_by_it else ids
 
 
 def _grammar(job: TurnJob) -> str | None:

@@ -127,14 +127,18 @@ class Reader:
 class GrowingReply:
     """A reply as it grows: `feed` the ids as they come, `finish` with the message."""
 
-    def __init__(self, reader: Reader, *, stops: Sequence[str] = ()) -> None:
-        """`stops` are the request's stop strings: nothing of them is sent before the end says what they were."""
+    def __init__(self, reader: Reader, *, stops: Sequence[str] = (), stop_token_ids: Sequence[int] = ()) -> None:
+        """`stops` are the request's stop strings, `stop_token_ids` its stop tokens: nothing of them is sent before the
+        end says what they were."""
         self._reader = reader
         self._text = ReplyText(reader.alphabet)
         self._parser = reader.parser()
         self._stops = [each for stop in stops for each in reader.alphabet.holding(stop)]
         self._waiting = ""
         """Text that is, or may become, one."""
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._last: list[int] = []
+        """The last id, where it is one of these."""
         self._said: dict[Kind, _Said] = {
             "reasoning": _Said(reader.syntax.reasoning_strip),
             "content": _Said(reader.syntax.content_strip, before_calls=reader.syntax.before_calls),
@@ -145,6 +149,9 @@ class GrowingReply:
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """What can be sent after these ids, which follow those fed before."""
+        if self._stop_token_ids:
+            ids = [*self._last, *ids]
+            self._last = [ids.pop()] if ids and ids[-1] in self._stop_token_ids else []
         text = self._text.feed(ids)
         return self._deltas(self._parser.feed(self._without_stops(text) if self._stops else text))
 

@@ -8,6 +8,7 @@ import pytest
 from tests.fleets import AgentSession, Fleet, ProxyProcess
 from tests.integration.proxy.calls import named
 from tests.integration.proxy.test_turns import TOOLS
+from tests.unit.proxy.tokens.models.families import shipped
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
 TAG = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"type": "object"}}}
@@ -72,6 +73,20 @@ def test_what_a_stop_pattern_matched_is_kept_in_text_and_tokens(
         assert turn["finish_reason"] == "stop"
         assert re.search(pattern, shown) and whole.startswith(shown) and len(shown) < len(whole)
         assert arrived(fleet, session)["stop_regex"] == [pattern]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_stop_token_ends_the_text_before_it_and_is_kept_in_the_tokens(proxy: ProxyProcess, stream: bool) -> None:
+    session = proxy.start_session()
+    asked = {**CHAT, "max_tokens": 400, "seed": 5, "chat_template_kwargs": {"enable_thinking": False}}
+    whole = session.raw_chat(asked).json()["choices"][0]["message"]["content"]
+    ids = session.turns()[-1]["output_ids"]
+    stop = ids[len(ids) // 2]
+    reply = session.raw_chat({**asked, "stop_token_ids": [stop], "stream": stream})
+    shown = said_in(reply.text) if stream else reply.json()["choices"][0]["message"]["content"]
+    turn = session.turns()[-1]
+    assert (turn["finish_reason"], turn["output_ids"]) == ("stop", ids[: ids.index(stop) + 1])
+    assert shown == shipped().vocabulary.decode(turn["output_ids"][:-1]) and whole.startswith(shown)
 
 
 def said_in(events: str) -> str:

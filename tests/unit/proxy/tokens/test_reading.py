@@ -409,6 +409,25 @@ class TestStopStrings:
         assert joined(parser.finish({"role": "assistant", "content": "Please stop."}))["content"] == " stop."
 
 
+class TestStopTokens:
+    def test_nothing_of_a_stop_token_is_streamed_before_the_end(self, models: Path) -> None:
+        model = chat_format("qwen3", models)
+        stop, *_ = model.vocabulary.encode("!")
+        output = [*model.vocabulary.encode("Fine"), stop, *model.vocabulary.encode(" so"), stop]
+        parser = GrowingReply(model.reader([], NO_ARGS, seed=b""), stop_token_ids=[stop])
+        sent = flatten(parser.feed([token]) for token in output)
+        assert joined(sent)["content"] == "Fine! so"
+        assert parser.finish({"role": "assistant", "content": "Fine! so"}) == []
+
+    def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
+        model = chat_format("qwen3", models)
+        output = model.vocabulary.encode("Fine!")
+        reader = model.reader([], NO_ARGS, seed=b"")
+        parser = GrowingReply(reader, stop_token_ids=output[-1:])
+        sent = parser.feed(output)
+        assert joined([*sent, *parser.finish(reader.read(output).message)])["content"] == "Fine!"
+
+
 def test_another_message_than_was_streamed_is_an_error(models: Path) -> None:
     model = chat_format("qwen3", models)
     call = '<tool_call>{"name": "find", "arguments": {}}</tool_call>'
