@@ -3,7 +3,6 @@
 One lease as a file: what `POST /export` answers, kept as it came.
 """
 
-import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
-from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, owner_of, raise_first
+from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, raise_first, repeat_by_owner
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.grouping import grouped
 
@@ -84,23 +83,15 @@ class Leases:
     async def keep(self, held: Mapping[str, str], *, seconds: float) -> None:
         """Renew the leases of what is held, again and again, until cancelled. `held` has the lease of each trajectory,
         and may change meanwhile."""
-        renewing: set[int | None] = set()
 
-        async def renew(owner: int | None, leases: list[str]) -> None:
-            for answer in await each([self._renew(lease, seconds) for lease in leases]):
-                if isinstance(answer, FleetError):
-                    # It may still be acknowledged in time, or late; that is where it shows.
-                    log.warning("a lease could not be renewed: %s", answer)
-            renewing.discard(owner)
+        async def renew(lease: str) -> None:
+            try:
+                await self._renew(lease, seconds)
+            except FleetError as error:
+                # It may still be acknowledged in time, or late; that is where it shows.
+                log.warning("a lease could not be renewed: %s", error)
 
-        # Each owner by itself: one that does not answer holds up no lease of another.
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                await asyncio.sleep(seconds / RENEWALS)
-                for owner, of_owner in grouped(dict.fromkeys(held.values()), owner_of).items():
-                    if owner not in renewing:
-                        renewing.add(owner)
-                        tasks.create_task(renew(owner, of_owner))
+        await repeat_by_owner(held.values, renew, every=seconds / RENEWALS)
 
     async def _acknowledge_all(self, parts: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         answers = await each([self._acknowledge(lease, ids) for lease, ids in parts])

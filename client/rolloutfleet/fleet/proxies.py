@@ -32,6 +32,7 @@ from rolloutfleet.fleet.transport import (
     read_answer,
 )
 from rolloutfleet.fleet.whereabouts import Whereabouts
+from rolloutfleet.grouping import grouped
 from rolloutfleet.wire import (
     IDEMPOTENCY_KEY_HEADER,
     JSON_MEDIA_TYPE,
@@ -431,6 +432,26 @@ async def each(work: Iterable[Any]) -> list[Any]:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
         raise
+
+
+async def repeat_by_owner(
+    names: Callable[[], Iterable[str]], call: Callable[[str], Awaitable[object]], *, every: float
+) -> None:
+    """Make a call for each of the names that there are then, every so many seconds, until cancelled. Each owner by
+    itself: one that does not answer holds up no call to another. FleetErrors are dropped."""
+    busy: set[int | None] = set()
+
+    async def call_all(owner: int | None, of_owner: list[str]) -> None:
+        await each(map(call, of_owner))
+        busy.discard(owner)
+
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            await asyncio.sleep(every)
+            for owner, of_owner in grouped(dict.fromkeys(names()), owner_of).items():
+                if owner not in busy:
+                    busy.add(owner)
+                    tasks.create_task(call_all(owner, of_owner))
 
 
 def raise_first(answers: Iterable[object]) -> None:

@@ -25,7 +25,7 @@ from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
 from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import Held
 from rolloutfleet.fleet.prefetching import OnExit
-from rolloutfleet.fleet.proxies import each, raise_first
+from rolloutfleet.fleet.proxies import each, raise_first, repeat_by_owner
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
@@ -45,6 +45,7 @@ STALE_AFTER: Final = 120.0
 """Seconds without a touch after which a session of a rollout goes stale: its trainer is gone."""
 TOUCHES: Final = 6
 """A session is touched this often in that time."""
+TOUCH_TIMEOUT: Final = 10.0
 WATCHED: Final = 100
 """The newest episodes, by which it is told whether too many fail."""
 FEWEST: Final = 10
@@ -433,9 +434,11 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def _keep_open(self) -> None:
         """Touch the sessions, so that they go stale with this process alone."""
         stale_after = self._plan.session["stale_after"]
-        while True:
-            await asyncio.sleep((STALE_AFTER if stale_after is None else stale_after) / TOUCHES)
-            await each([self._fleet._of_session("POST", name, "/touch", Answered, patience=0.0) for name in self._open])
+
+        async def touch(name: str) -> None:
+            await self._fleet._of_session("POST", name, "/touch", Answered, patience=0.0, timeout=TOUCH_TIMEOUT)
+
+        await repeat_by_owner(lambda: self._open, touch, every=(stale_after or STALE_AFTER) / TOUCHES)
 
 
 def task_id_of(task: Any, index: int) -> str:

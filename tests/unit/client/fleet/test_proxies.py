@@ -12,6 +12,7 @@ from tests.unit import web_apps
 
 from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
 from rolloutfleet.fleet.proxies import AT_ONCE, AT_ONE_PROXY, Proxies, each
+from rolloutfleet.fleet.sessions import AsyncSession
 
 HANGS = 5.0
 """Seconds until a call that nobody answers is given up."""
@@ -31,6 +32,7 @@ class Stub:
         self._enough = asyncio.Event()
         self.probes = 0
         self.renewals: list[str] = []
+        self.touches: list[str] = []
         self.fleet: list[Stub] = []
         self.url = ""
 
@@ -62,6 +64,11 @@ class Stub:
         await asyncio.sleep(self.seconds)
         return web.json_response({"lease_id": request.match_info["lease"], "expires_in": 30.0})
 
+    async def touch(self, request: web.Request) -> web.Response:
+        self.touches.append(request.match_info["session"])
+        await asyncio.sleep(self.seconds)
+        return web.json_response({"ordinals": [self.ordinal]})
+
     async def something_else(self, _: web.Request) -> web.Response:
         return web.json_response({"imported": "rfs-a-key"})
 
@@ -75,6 +82,7 @@ async def serving(count: int) -> AsyncIterator[tuple[list[Stub], Proxies]]:
             app.router.add_get("/proxies", stub.proxies)
             app.router.add_get("/health", stub.health)
             app.router.add_post("/sessions", stub.call)
+            app.router.add_post("/sessions/{session}/touch", stub.touch)
             app.router.add_post("/leases/{lease}/renew", stub.renew)
             app.router.add_post("/dumps/import", stub.something_else)
             stub.url, stub.fleet = await running.enter_async_context(web_apps.serving(app)), stubs
@@ -161,3 +169,22 @@ async def test_leases_are_renewed_in_time_beside_those_of_a_proxy_that_hangs() -
         await asyncio.gather(keeping, return_exceptions=True)
     assert answers.renewals.count("l1-1") == 9
     assert "l0-1" in hangs.renewals
+
+
+async def test_sessions_of_a_rollout_are_touched_in_time_beside_those_of_a_proxy_that_hangs() -> None:
+    async def agent(session: AsyncSession, task: str) -> None: ...
+
+    async with (
+        serving(2) as ((hangs, answers), _),
+        AsyncFleet.from_url(answers.url, admin_key="key", progress=False) as fleet,
+    ):
+        hangs.seconds = 600.0
+        rollout = fleet.rollout(agent, [], n=1, stale_after=120.0)
+        for name in [*(f"s0-{number}" for number in range(2 * AT_ONCE)), "s1-1"]:
+            rollout._open[name] = AsyncSession(session_id=name, api_key="", base_url="", group_id="", fleet=fleet)
+        touching = asyncio.create_task(rollout._keep_open())
+        await asyncio.sleep(185.0)
+        touching.cancel()
+        await asyncio.gather(touching, return_exceptions=True)
+    assert answers.touches.count("s1-1") == 9
+    assert hangs.touches.count("s0-1") > 1
