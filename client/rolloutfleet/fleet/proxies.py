@@ -276,12 +276,13 @@ class Proxies:
             raise Unreachable(f"proxy {ordinal} is not one of the fleet's now")
         return self.known[ordinal].url
 
-    async def _noted(self, ordinal: int, call: Awaitable[httpx.Response]) -> httpx.Response:
-        """What the call answers; whether it did is noted."""
+    async def _noted(self, ordinal: int, call: Awaitable[httpx.Response], *, passed_on: bool = False) -> httpx.Response:
+        """What the call answers; whether it did is noted. One that is passed on to its owner waits for that."""
         try:
             answer = await call
         except Unreachable as error:
-            self._note_outage(ordinal, str(error))
+            if not (passed_on and error.sent):
+                self._note_outage(ordinal, str(error))
             raise
         except Refused:
             self._answered(ordinal)
@@ -305,9 +306,10 @@ class Proxies:
                 if outage is not None:
                     failure = Unreachable(f"proxy {ordinal}: {outage}")
                     continue
-            call = self._once(method, url, path, **request)
+            passed_on = owner not in (None, ordinal)
+            call = self._once(method, url, path, passed_on=passed_on, **request)
             try:
-                return await (call if ordinal is None else self._noted(ordinal, call)), True
+                return await (call if ordinal is None else self._noted(ordinal, call, passed_on=passed_on)), True
             except (Refused, Unreachable) as error:
                 failure, done = error, done or may_be_done(error)
                 if isinstance(error, Refused):
@@ -351,7 +353,9 @@ class Proxies:
         self._rng.shuffle(well)
         return list(dict.fromkeys([*well, *self.urls]))
 
-    async def _once(self, method: str, url: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
+    async def _once(
+        self, method: str, url: str, path: str, *, passed_on: bool = False, **request: Unpack[ProxyRequest]
+    ) -> httpx.Response:
         """As `_request`, when there is a place. A wait for that is not the proxy's fault, unless it falls silent."""
         began = self.clock()
         async with self._permits[url]:
@@ -359,8 +363,9 @@ class Proxies:
                 raise Unreachable(f"{method} {url}{path}: it did not answer others meanwhile")
             try:
                 return await self._request(method, url, path, **request)
-            except Unreachable:
-                self._silent[url] = self.clock()
+            except Unreachable as error:
+                if not (passed_on and error.sent):
+                    self._silent[url] = self.clock()
                 raise
 
     async def _request(

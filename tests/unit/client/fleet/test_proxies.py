@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.unit import web_apps
 
 from rolloutfleet.fleet import AsyncFleet, FleetError, Unreachable, Whereabouts
-from rolloutfleet.fleet.proxies import AT_ONCE, AT_ONE_PROXY, Proxies, each
+from rolloutfleet.fleet.proxies import AT_ONCE, AT_ONE_PROXY, Proxies, each, owner_of
 from rolloutfleet.fleet.sessions import AsyncSession
 
 HANGS = 5.0
@@ -65,8 +65,11 @@ class Stub:
         return web.json_response({"lease_id": request.match_info["lease"], "expires_in": 30.0})
 
     async def touch(self, request: web.Request) -> web.Response:
+        """The owner's answer, whoever is asked."""
         self.touches.append(request.match_info["session"])
-        await asyncio.sleep(self.seconds)
+        owner = owner_of(request.match_info["session"])
+        assert owner is not None
+        await asyncio.sleep(self.fleet[owner].seconds)
         return web.json_response({"ordinals": [self.ordinal]})
 
     async def something_else(self, _: web.Request) -> web.Response:
@@ -154,6 +157,20 @@ async def test_calls_that_hang_hold_up_those_to_the_same_proxy_alone_and_these_o
         await asyncio.gather(*asked)
         assert now() - began < 4 * HANGS
     assert answers.most_at_once > 1, "who could not ask the owner has asked the other"
+
+
+async def test_a_proxy_that_waits_for_an_owner_that_hangs_is_not_taken_for_one_that_hangs() -> None:
+    async with serving(2) as ((hangs, _), proxies):
+        hangs.seconds = 600.0
+        await proxies.refresh()
+        passed_on = [
+            asyncio.create_task(proxies.send("POST", "/sessions/s0-1/touch", owner=0, timeout=HANGS))
+            for _ in range(AT_ONE_PROXY)
+        ]
+        await asyncio.sleep(1.5 * HANGS)
+        await proxies.send("POST", "/sessions/s1-1/touch", owner=1, timeout=HANGS)  # once there is a place
+        assert all(isinstance(each, Unreachable) for each in await asyncio.gather(*passed_on, return_exceptions=True))
+        assert proxies.outages.keys() == {0}
 
 
 async def test_leases_are_renewed_in_time_beside_those_of_a_proxy_that_hangs() -> None:
