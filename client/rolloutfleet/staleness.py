@@ -116,7 +116,7 @@ class StalenessManager:
         self._change(sessions, rejected=1, running=-1)
 
     def on_given_back(self, sessions: int = 1) -> None:
-        """Accepted sessions will not be trained after all: deleted, dumped, or refused as too old.
+        """Accepted sessions will not be trained after all: deleted, dumped, too old, or given back by their rollout.
 
         Their place is free again. (The reference has no such call; there, dropped work lowers the capacity for good.)
         """

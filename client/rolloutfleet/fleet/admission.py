@@ -18,7 +18,7 @@ from rolloutfleet.errors import GROUP_CLOSED, OWNER_GONE, SESSION_CLOSED, STORE_
 from rolloutfleet.fleet.budget_slots import BudgetSlots
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Gone, NotKnown, Refused, TookTooLong
 from rolloutfleet.fleet.proxies import Proxies, each, paged
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import Trajectory, session_of
 from rolloutfleet.fleet.transport import read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
@@ -30,6 +30,8 @@ log = logging.getLogger("rolloutfleet.fleet")
 
 POLL_INTERVAL: Final = 1.0
 """Seconds between looks at version and sessions, while somebody waits."""
+IDLE: Final = 30.0
+"""Seconds that somebody waits while nothing runs, until that is logged."""
 LIST_TIMEOUT: Final = 10.0
 PAGE: Final = 1000
 OPEN: Final = "open"
@@ -125,11 +127,17 @@ class Admission:
         return ". Close or delete them, or say how they end: recover(…, open='close')"
 
     async def _until_admitted(self, sessions: int) -> None:
+        idle_since, told = self._proxies.clock(), False
         with self._waiting.line("waiting for room") as tell:
             while True:
                 if self.manager.submit_if_room(sessions, version=self._weights.version):
                     return
                 tell(f"waiting for room: {self._described()}", 0)
+                if self.manager.counts.running:
+                    idle_since = self._proxies.clock()
+                elif not told and self._proxies.clock() - idle_since >= IDLE:
+                    told = True
+                    log.warning("waiting for another version, or for an export of what is held: %s", self._described())
                 if self._polling is None or self._polling.done():
                     # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
                     self._polling = asyncio.create_task(self._poll())
@@ -252,7 +260,7 @@ class StalenessFilter:
         names = list(trajectory_ids)
         self._count(acknowledged=len(names))
         for name in names:
-            self._slots.trained(name.rpartition("-trajectory-")[0], name)
+            self._slots.trained(session_of(name), name)
 
     def _count(self, **more: int) -> None:
         counted = {name: getattr(self.counts, name) + number for name, number in more.items()}

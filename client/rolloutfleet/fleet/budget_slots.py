@@ -2,11 +2,11 @@
 
 A session that the trainer started holds one while it runs, and from its end on one for good, where it left something to
 train on. What becomes of it otherwise gives the slot back: it ended without a trajectory, was deleted, dumped or lost,
-all that it left was too old, or its proxy has not answered for too long. A proxy that comes back takes its slots
-again, even beyond the budget: what is there is there.
+all that it left was too old, its rollout gave it back, or its proxy has not answered for too long. A proxy that comes
+back, and what is exported after all, takes its slots again, even beyond the budget: what is there is there.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +30,8 @@ class _Known:
     lost: bool = False
     adopted: bool = False
     """It was there before this trainer."""
+    given_back: bool = False
+    """Its rollout is over, and has not had it trained. No other takes it; an export may."""
     left: set[str] = field(default_factory=set)
     """Its closed trajectories."""
     too_old: set[str] = field(default_factory=set)
@@ -41,7 +43,7 @@ class _Known:
             return Slot.NONE
         if not self.ended:
             return Slot.RUNNING
-        return Slot.ACCEPTED if self.left - self.too_old else Slot.NONE
+        return Slot.NONE if self.given_back or self.left <= self.too_old else Slot.ACCEPTED
 
     @property
     def settled(self) -> bool:
@@ -111,6 +113,12 @@ class BudgetSlots:
         """Deleted, dumped, lost, or given back by the trainer: nothing of it will be trained."""
         self._note(session_id, gone=True)
 
+    def given_back(self, session_ids: Iterable[str]) -> None:
+        """Their rollout is over, and has not had them trained."""
+        for name in self._known.keys() & session_ids:
+            self._known[name].given_back = True
+            self._settle(name)
+
     def forget(self, session_id: str) -> None:
         """Nothing more can come of it; its place stays as it is."""
         self._known.pop(session_id, None)
@@ -120,6 +128,7 @@ class BudgetSlots:
         known = self._known.get(session_id)
         if known is not None:
             known.left.add(trajectory_id)
+            known.given_back = False
             (known.too_old.add if too_old else known.too_old.discard)(trajectory_id)
             self._settle(session_id)
 
@@ -132,7 +141,7 @@ class BudgetSlots:
         session_id: str,
         *,
         left: Iterable[str] = (),
-        trained: Iterable[str] = (),
+        trained: Collection[str] = (),
         ended: bool = False,
         gone: bool = False,
     ) -> None:
@@ -140,6 +149,7 @@ class BudgetSlots:
         if known is not None:
             known.left.update(left)
             known.trained.update(trained)
+            known.given_back = known.given_back and not trained
             known.ended, known.gone = known.ended or ended, known.gone or gone
             self._settle(session_id)
 

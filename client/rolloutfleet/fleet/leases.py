@@ -14,7 +14,7 @@ from rolloutfleet import wire
 from rolloutfleet.errors import ALREADY_LEASED, LEASE_EXPIRED, LEASE_UNKNOWN
 from rolloutfleet.fleet.admission import StalenessFilter
 from rolloutfleet.fleet.exceptions import Conflict, FleetError, Gone, LeaseLost, NotKnown
-from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, raise_first, repeat_by_owner
+from rolloutfleet.fleet.proxies import Proxies, ProxyRequest, each, new_key, owner_of, raise_first, repeat_by_owner
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.grouping import grouped
 

@@ -35,6 +35,11 @@ def sum_given(rewards: Iterable[float | None]) -> float | None:
     return fsum(given) if given else None
 
 
+def session_of(trajectory_id: str) -> str:
+    """The session that its name says."""
+    return trajectory_id.rpartition("-trajectory-")[0]
+
+
 class Leased(Protocol):
     """A trajectory by name, and the lease that it is held under."""
 

@@ -29,7 +29,7 @@ from rolloutfleet.fleet.proxies import each, raise_first, repeat_by_owner
 from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import Trajectory, session_of
 from rolloutfleet.wire import AboveZero, Answered, AtLeastOne, CloseSession, Request, Whole
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _groups: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _open: dict[str, AsyncSession] = field(default_factory=dict, init=False)
+    _entered: set[str] = field(default_factory=set, init=False)
+    """All its sessions."""
     _newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WATCHED), init=False)
     """Of each ended episode why it failed; None where it did not."""
     _error: BaseException | None = field(default=None, init=False)
@@ -194,7 +196,11 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
         self._tasks = []
-        await self._held.end(error, kept=self._held.handed_out if self._plan.on_exit == "keep" else ())
+        trained = {session_of(name) for name in self._held.handed_out} if error is None else set[str]()
+        try:
+            await self._held.end(error, kept=self._held.handed_out if self._plan.on_exit == "keep" else ())
+        finally:
+            self._fleet._slots.given_back(self._entered - trained)
 
     async def __anext__(self) -> EpisodeGroup:
         """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
@@ -411,6 +417,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def _enter(self, session: AsyncSession) -> None:
         self._open[session.session_id] = session
+        self._entered.add(session.session_id)
         self._fleet._in_blocks[session.session_id] = None
 
     async def _replace(self, episode: Episode) -> None:

@@ -33,6 +33,7 @@ class History:
     ended: bool = False
     gone: bool = False
     lost: bool = False
+    given_back: bool = False
     left: set[str] = field(default_factory=set)
     too_old: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
@@ -43,7 +44,7 @@ class History:
             return Slot.NONE
         if not self.ended:
             return Slot.RUNNING
-        return Slot.ACCEPTED if self.left > self.too_old else Slot.NONE
+        return Slot.ACCEPTED if self.left > self.too_old and not self.given_back else Slot.NONE
 
     @property
     def over(self) -> bool:
@@ -97,12 +98,21 @@ class Recount(RuleBasedStateMachine):
             history.gone = True
         self.slots.gone(name)
 
+    @rule(given_back=st.sets(names))
+    def give_back(self, given_back: set[str]) -> None:
+        for name in given_back:
+            history = self.of(name)
+            if history is not None:
+                history.given_back = True
+        self.slots.given_back(given_back)
+
     @rule(name=names, number=numbers, too_old=st.booleans())
     def judge(self, name: str, number: int, too_old: bool) -> None:
         trajectory = f"{name}-trajectory-{number}"
         history = self.of(name)
         if history is not None:
             history.left.add(trajectory)
+            history.given_back = False
             history.too_old.discard(trajectory)
             if too_old:
                 history.too_old.add(trajectory)
@@ -114,6 +124,7 @@ class Recount(RuleBasedStateMachine):
         history = self.of(name)
         if history is not None:
             history.left.add(trajectory)
+            history.given_back = False
             history.trained.add(trajectory)
         self.slots.trained(name, trajectory)
 

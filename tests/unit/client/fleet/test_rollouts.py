@@ -1,8 +1,9 @@
-"""Rollouts, without a fleet: figures of groups, and how a command is given its task."""
+"""Rollouts: figures of groups, how a command is given its task, and what becomes of sessions at the end."""
 
 import asyncio
 import concurrent.futures
 import itertools
+import logging
 import math
 import threading
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.client.fleet.rollout_proxy import Proxy, serving
 from tests.waiting import PATIENCE
 
+from rolloutfleet import StalenessManager
+from rolloutfleet.fleet import TookTooLong
 from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
@@ -128,3 +132,51 @@ async def test_a_cancelled_call_is_cancelled_whatever_its_agent_does() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
     release.set()
+
+
+async def nothing(session: Any, task: Any) -> None: ...
+
+
+def small_budget() -> StalenessManager:
+    return StalenessManager(max_concurrent=4, max_staleness=1, batch_size=2)
+
+
+async def test_sessions_that_a_rollout_gives_back_leave_the_budget_until_they_are_exported() -> None:
+    budget = small_budget()
+    async with serving(Proxy(), staleness=budget) as fleet:
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                async with asyncio.timeout(PATIENCE), fleet.rollout(nothing, itertools.count(), n=2) as episodes:
+                    await anext(episodes)
+                    await anext(episodes)
+                    raise MemoryError
+            assert (budget.counts.running, budget.counts.accepted) == (0, 0)
+        async with fleet.export() as export:
+            assert len([each async for each in export]) == 8
+        assert (budget.counts.running, budget.counts.accepted) == (0, 8), "what is there is there"
+        assert fleet._slots.sessions() == []
+
+
+@pytest.mark.parametrize("on_exit", ["acknowledge", "keep"])
+async def test_sessions_of_a_rollout_that_are_trained_keep_their_places_and_others_do_not(on_exit: Any) -> None:
+    budget = small_budget()
+    async with serving(Proxy(), staleness=budget) as fleet:
+        async with fleet.rollout(nothing, itertools.count(), n=2, on_exit=on_exit) as episodes:
+            group = await anext(episodes)
+        assert (budget.counts.running, budget.counts.accepted) == (0, 2)
+        if on_exit == "keep":
+            await fleet.acknowledge(group.trajectories)
+        assert (budget.counts.running, budget.counts.accepted) == (0, 2)
+
+
+async def test_a_start_that_waits_while_nothing_runs_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    budget = small_budget()
+    async with serving(Proxy(), staleness=budget) as fleet:
+        budget.on_version_recovered(0, held=4)
+        with pytest.raises(TookTooLong), caplog.at_level(logging.WARNING, "rolloutfleet.fleet"):
+            await fleet.start_session(timeout=29.0)
+        assert caplog.messages == []
+        with pytest.raises(TookTooLong), caplog.at_level(logging.WARNING, "rolloutfleet.fleet"):
+            await fleet.start_session(timeout=100.0)
+    [told] = caplog.messages
+    assert "0 running, 4 accepted" in told
