@@ -28,7 +28,7 @@ class Omitted:
     member: int
     reason: Why
     """`no reward`: its own is None. `group of one`: no other member has one. `equal rewards`: all others have the same
-    but for rounding (a relative 1e-9), so that nothing can be learned of it."""
+    but for rounding (a relative 1e-9, or 1e-12 around zero), so that nothing can be learned of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _why_not(rewards: Sequence[float]) -> Why | None:
     if len(rewards) < _FEWEST:
         return "group of one"
     # Sums of the same rewards may differ by their rounding, which a division by the deviation makes as large as any.
-    return "equal rewards" if isclose(min(rewards), max(rewards)) else None
+    return "equal rewards" if isclose(min(rewards), max(rewards), abs_tol=1e-12) else None
 
 
 def _centred(rewards: Sequence[float]) -> list[float]:
