@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -177,7 +177,14 @@ def _finish(fleet: Fleet, file: ExportFile, form: Format, *, output: Path | None
         sys.stdout.buffer.flush()
         return
     if file.lease_id and output is not None:
-        _write_durably(output, file.content)
+        try:
+            _write_durably(output, file.content)
+        except OSError as error:
+            with suppress(FleetError):
+                fleet.end_lease(file.lease_id, acknowledge=False)
+            raise failed(
+                f"{output} can't be written: {error.strerror}; lease {file.lease_id} is given back, or ends by itself"
+            ) from None
     if file.lease_id and (acknowledge or output is None):
         fleet.end_lease(file.lease_id, acknowledge=acknowledge)
     _show(taken, file.lease_id, output=output, acknowledged=acknowledge)
@@ -193,15 +200,15 @@ def described(content: bytes) -> dict[str, Any]:
 
 
 def _write_durably(file: Path, content: bytes) -> None:
-    """On disk under its name when this returns, so that the fleet may forget it."""
+    """On disk under its name when this returns, so that the fleet may forget it. Raises OSError."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
         sync(draft)
         draft.replace(file)
         sync(file.parent)
-    except OSError as error:
-        raise failed(f"{file} can't be written: {error.strerror}; the export comes back when its lease ends") from None
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _show(taken: dict[str, Any], lease: str | None, *, output: Path | None, acknowledged: bool) -> None:

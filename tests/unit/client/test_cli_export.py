@@ -1,10 +1,17 @@
 """What can't be exported is said before the fleet is asked."""
 
+import errno
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commands import Done, invoke
+
+from rolloutfleet.cli import export as export_command
+from rolloutfleet.cli.failures import CommandFailed
+from rolloutfleet.fleet.leases import ExportFile
 
 
 def export(folder: Path, *words: str) -> Done:
@@ -49,3 +56,30 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: py
     done = export(tmp_path, "--to", "parquet", "-o", str(tmp_path / "out"))
     assert done.returncode == 2
     assert "pip install pyarrow" in done.stderr and done.stderr.count("\n") == 1
+
+
+class Ends:
+    """A fleet, as far as the end of an export needs it."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, bool]] = []
+
+    def end_lease(self, lease: str, *, acknowledge: bool) -> None:
+        self.ended.append((lease, acknowledge))
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_lease_whose_file_can_not_be_written_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acknowledge: bool
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(export_command, "sync", full)
+    fleet: Any = Ends()
+    with pytest.raises(CommandFailed, match="No space left on device; lease l0-1 is given back"):
+        export_command._finish(
+            fleet, ExportFile(b"{}", "l0-1"), "json", output=tmp_path / "out.json", acknowledge=acknowledge
+        )
+    assert fleet.ended == [("l0-1", False)]
+    assert list(tmp_path.iterdir()) == []
