@@ -320,7 +320,10 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             statuses = await self._fleet.statuses(episode.session_id for episode in group)
             for episode in group:
                 status = statuses[episode.session_id]
-                episode.status = None if isinstance(status, FleetError) else status
+                if isinstance(status, FleetError):
+                    episode.error, episode.ending = status, ending_of(status)
+                else:
+                    episode.status = status
         self._ready[group.place] = group
 
     def _export(self, session_ids: Iterable[str]) -> AsyncExport:

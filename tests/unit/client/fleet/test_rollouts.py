@@ -15,7 +15,7 @@ from tests.unit.client.fleet.rollout_proxy import Proxy, serving
 from tests.waiting import PATIENCE
 
 from rolloutfleet import StalenessManager
-from rolloutfleet.fleet import TookTooLong
+from rolloutfleet.fleet import NotNow, TookTooLong
 from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
@@ -180,3 +180,13 @@ async def test_a_start_that_waits_while_nothing_runs_says_so(caplog: pytest.LogC
             await fleet.start_session(timeout=100.0)
     [told] = caplog.messages
     assert "0 running, 4 accepted" in told
+
+
+async def test_an_evaluation_whose_status_can_not_be_had_has_failed() -> None:
+    proxy = Proxy()
+    proxy.refuses = ("GET /sessions/",)
+    async with serving(proxy, patience=1.0) as fleet, fleet.rollout(nothing, ["a"], n=1, train=False) as episodes:
+        [episode] = await anext(episodes)
+        assert (episode.outcome, episode.reward) == ("failed", None)
+        assert isinstance(episode.error, NotNow)
+        assert episodes.metrics()["failed/NotNow"] == 1
