@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, Final, TypedDict
 
-from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Whereabouts
+from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Unreachable, Whereabouts
 from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.trajectories import Leased
 from rolloutfleet.programs import Program
@@ -44,7 +44,7 @@ class Episodes:
         """A session's trajectories, leased; none where it ended without a turn.
 
         `sampling` is the trainer's: its temperature, top_p and top_k override the agent's. What the agent raises ends
-        the session as failed. Raises FleetError.
+        the session as failed. Raises FleetError, also where the session's proxy is away.
         """
         own = {name: value for name, value in (sampling or {}).items() if name in ("temperature", "top_p", "top_k")}
         async with (
@@ -60,6 +60,9 @@ class Episodes:
             ) as episodes,
         ):
             group = await anext(episodes)
+            for episode in group:
+                if not episode.trajectories and isinstance(episode.error, Unreachable):
+                    raise episode.error
         return group.trajectories
 
     async def acknowledge(self, leases: Iterable[Lease]) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.client.fleet.rollout_proxy import Proxy, serving
 
-from rolloutfleet.fleet import BadArgument, Command
+from rolloutfleet.fleet import BadArgument, Command, Unreachable
 from rolloutfleet.formats.episodes import Episodes, agent_of
 
 HERE = __name__
@@ -13,6 +14,9 @@ HERE = __name__
 
 def twice(session: Any, task: int) -> int:
     return 2 * task
+
+
+async def nothing(session: Any, task: Any) -> None: ...
 
 
 @pytest.fixture
@@ -50,3 +54,13 @@ def test_an_agent_is_a_function_of_a_module_or_a_command() -> None:
     for name in (f"{HERE}:missing", "no.such.module:agent"):
         with pytest.raises(BadArgument, match="can't be imported"):
             agent_of(name)
+
+
+async def test_an_outage_is_an_error_and_no_rollout_without_a_turn(key: Path) -> None:
+    proxy = Proxy()
+    async with serving(proxy):
+        episodes = Episodes(agent=f"{HERE}:nothing", fleet=proxy.url)
+        assert len(await episodes.run("task")) == 1
+        proxy.refuses = ("POST /export",)
+        with pytest.raises(Unreachable, match="what group g0-2 left could not be had"):
+            await episodes.run("task")
