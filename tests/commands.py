@@ -23,10 +23,10 @@ def ran(*command: str, timeout: float = PATIENCE, **options: Any) -> Done:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
 
-def invoke(*words: str) -> Done:
+def invoke(*words: str, stdout: io.StringIO | None = None) -> Done:
     """`rolloutfleet WORDS`, in this process: to load the commands takes longer than most of what they do."""
     before = signal.getsignal(signal.SIGINT)
-    stdout, stderr = io.StringIO(), io.StringIO()
+    stdout, stderr = stdout or io.StringIO(), io.StringIO()
     status: object = None
     with (
         patch.object(sys, "argv", ["rolloutfleet", *words]),

@@ -1,5 +1,6 @@
 """The command line: `rolloutfleet up`, and commands that ask a fleet."""
 
+import io
 import signal
 import sys
 from typing import Annotated
@@ -20,7 +21,7 @@ from rolloutfleet.cli import (
     up,
 )
 from rolloutfleet.cli.encoding import allow_any_terminal
-from rolloutfleet.cli.failures import CommandFailed, fail
+from rolloutfleet.cli.failures import CommandFailed, fail, failed
 from rolloutfleet.cli.options import help_unless_asked
 from rolloutfleet.fleet import FleetError
 from rolloutfleet.installed import own_version
@@ -74,14 +75,16 @@ def main() -> None:
     allow_any_terminal()
     try:
         status_code = app(standalone_mode=False, prog_name="rolloutfleet")
+        sys.stdout.flush()
     except (CommandFailed, FleetError) as error:
         sys.exit(fail(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader had enough (`rolloutfleet turns S | head`); there is nobody to tell.
-        sys.stderr.close()
-        sys.exit(1)
+    except OSError as error:
+        # Python would write what is left as it ends, and fail again.
+        sys.stdout = io.StringIO()
+        # Where the reader had enough (`rolloutfleet turns S | head`), there is nobody to tell.
+        sys.exit(1 if isinstance(error, BrokenPipeError) else fail(failed(str(error))))
     except Exception as error:
         # typer's own exceptions have moved between its versions; what they can do has not.
         explain = getattr(error, "format_message", None)

@@ -1,5 +1,7 @@
 """The command line's answers to mistakes: one line, exit status 2, no traceback."""
 
+import errno
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -51,6 +53,27 @@ def book(folder: Path, **changes: Any) -> Path:
     }
     (folder / "fleet.json").write_text(json.dumps({**written, **changes}))
     return folder
+
+
+class Failing(io.StringIO):
+    """A standard output that is a full disk, say."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__()
+        self._error = error
+
+    def flush(self) -> None:
+        raise OSError(self._error, os.strerror(self._error))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(errno.ENOSPC, "rolloutfleet: [Errno 28] No space left on device\n"), (errno.EPIPE, "")],
+    ids=["full", "pipe"],
+)
+def test_an_output_that_can_not_be_written_ends_a_command_with_status_1(error: int, said: str) -> None:
+    done = invoke("--version", stdout=Failing(error))
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 @pytest.mark.parametrize(
