@@ -40,12 +40,16 @@ class Episode:
     def outcome(self) -> Outcome:
         """The outcome of its session, by the fleet's word where it has turns."""
         said = self.ending.outcome or ("completed" if self.error is None else "aborted")
-        return next((each.outcome for each in self.trajectories if each.outcome), said)
+        return next((each.outcome for each in self._told if each.outcome), said)
 
     @property
     def reason(self) -> str | None:
         """The reason of that."""
-        return next((each.outcome_reason for each in self.trajectories if each.outcome), self.ending.reason)
+        return next((each.outcome_reason for each in self._told if each.outcome), self.ending.reason)
+
+    @property
+    def _told(self) -> Sequence[SessionStatus | Trajectory]:
+        return self.trajectories if self.status is None else (self.status,)
 
     @property
     def session_id(self) -> str:
@@ -60,7 +64,8 @@ class Episode:
 
     @property
     def reward(self) -> float | None:
-        """The sum of its turns' rewards; None where none was given."""
+        """The sum of its turns' rewards; of an evaluation, that of the newest of the main loop's rewarded turns. None
+        where none was given."""
         return sum_given(each.reward for each in self.trajectories) if self.status is None else self.status.reward
 
     @property

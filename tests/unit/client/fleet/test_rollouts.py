@@ -190,3 +190,11 @@ async def test_an_evaluation_whose_status_can_not_be_had_has_failed() -> None:
         assert (episode.outcome, episode.reward) == ("failed", None)
         assert isinstance(episode.error, NotNow)
         assert episodes.metrics()["failed/NotNow"] == 1
+
+
+async def test_an_evaluation_ended_as_the_fleet_says() -> None:
+    proxy = Proxy()
+    proxy.status = {"outcome": "truncated", "outcome_reason": "length"}
+    async with serving(proxy) as fleet, fleet.rollout(nothing, ["a"], n=1, train=False) as episodes:
+        [episode] = await anext(episodes)
+    assert (episode.outcome, episode.reason) == ("truncated", "length")
