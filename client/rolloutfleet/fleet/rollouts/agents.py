@@ -27,6 +27,9 @@ ENDING: Final = launcher.GRACE + 5.0
 LAST_OUTPUT: Final = 1.0
 """Seconds in which the last output of a command that has ended is read."""
 TASK_VARIABLE: Final = "ROLLOUTFLEET_TASK"
+TASK_FILE_VARIABLE: Final = "ROLLOUTFLEET_TASK_FILE"
+LARGEST_VARIABLE: Final = 100 * 2**10
+"""Bytes of a task in `TASK_VARIABLE`. Linux takes 128 KiB for a variable."""
 
 
 class AgentError(Exception):
@@ -43,7 +46,8 @@ class Command:
     the trainer's, without the admin key's file.
 
     `line` is a list of arguments, in which `{task}`, or `{NAME}` for a field of a task that is a dict, stand for the
-    task; or a line for `sh`. In either case ROLLOUTFLEET_TASK has the task, as it is if it is a text, else as JSON.
+    task; or a line for `sh`. In either case ROLLOUTFLEET_TASK has the task, as it is if it is a text, else as JSON, and
+    so has the file that ROLLOUTFLEET_TASK_FILE names: it alone where the task is above 100 KiB, or has a NUL.
     """
 
     line: str | Sequence[str]
@@ -61,17 +65,24 @@ class Command:
         # Each is replaced once: what is put in may hold braces of its own.
         return [re.sub(r"\{([^{}]*)\}", lambda found: named.get(found[1], found[0]), each) for each in self.line]
 
+    def environment(self, session: Handle, task: Any, *, home: Path) -> dict[str, str]:
+        """The environment for a task, whose file is written into the folder `home`."""
+        content, file = os.fsencode(_text(task)), home / "task"
+        file.write_bytes(content)
+        fits = len(content) <= LARGEST_VARIABLE and b"\0" not in content
+        return {
+            **{name: value for name, value in os.environ.items() if name not in (KEY_FILE_VARIABLE, TASK_VARIABLE)},
+            **session.environ(for_=self.for_, model=self.model, home=home),
+            **({TASK_VARIABLE: _text(task)} if fits else {}),
+            TASK_FILE_VARIABLE: str(file),
+            **self.env,
+        }
+
     async def run(self, session: Handle, task: Any) -> None:
         """Raises AgentError where it fails. Cancelled, it has ended, with all in its process group."""
         arguments = self.arguments(task)
         with tempfile.TemporaryDirectory(prefix="rolloutfleet-agent-", ignore_cleanup_errors=True) as home:
-            environment = {
-                **{name: value for name, value in os.environ.items() if name != KEY_FILE_VARIABLE},
-                **session.environ(for_=self.for_, model=self.model, home=Path(home)),
-                TASK_VARIABLE: _text(task),
-                **self.env,
-            }
-            await _run(arguments, environment, self.cwd)
+            await _run(arguments, self.environment(session, task, home=Path(home)), self.cwd)
 
 
 Agent = Callable[[Any, Any], Any] | Command

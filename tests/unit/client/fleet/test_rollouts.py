@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rolloutfleet.fleet import NotNow, TookTooLong
 from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
+from rolloutfleet.fleet.sessions import Handle
 from rolloutfleet.wire import CloseSession, SessionStatus
 
 
@@ -80,6 +82,19 @@ def test_a_line_is_for_a_shell_and_left_as_it_is() -> None:
         "-c",
         "echo {task} $ROLLOUTFLEET_TASK",
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "fits"), [("é", True), ("x" * 100 * 2**10, True), ("é" * 50 * 2**10 + "x", False), ("a\0b", False)]
+)
+def test_a_task_is_in_a_file_and_in_a_variable_where_that_can_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, fits: bool
+) -> None:
+    monkeypatch.setenv("ROLLOUTFLEET_TASK", "of the trainer itself")
+    session = Handle(session_id="s0-1", api_key="key", base_url="http://proxy/v1", group_id="g0-1")
+    given = Command("agent").environment(session, task, home=tmp_path)
+    assert Path(given["ROLLOUTFLEET_TASK_FILE"]).read_text(encoding="utf-8") == task
+    assert given.get("ROLLOUTFLEET_TASK") == (task if fits else None)
 
 
 @pytest.mark.parametrize(("task", "name"), [("a", "3"), ({"id": 5}, "5"), ({"task_id": "t", "id": 5}, "t"), ({}, "3")])
