@@ -22,6 +22,8 @@ LARGE_REQUEST: Final = 2 << 20
 of text that takes 0.2 to 0.5 s, with 500,000 values as long."""
 VALUE_BYTES: Final = 128
 """What a JSON value takes beside its text, once it is decoded and digested: mostly 90 to 150."""
+ALWAYS: Final = 10_000
+"""Values that a body may have however small its limit is."""
 _FEW: Final = 32
 """Bytes for each value from which on the values don't count."""
 _AT_ONCE: Final = 1 << 20
@@ -45,7 +47,7 @@ async def read_body(
 ) -> Body:
     """Raises BodyTooLarge and TooManyInFlight, and reads no further then; TooManyValues; ClientLeft."""
     content = await _content(receive, headers, held, limit=limit)
-    most = limit // VALUE_BYTES
+    most = max(limit // VALUE_BYTES, ALWAYS)
     if len(content) < LARGE_REQUEST:
         values = values_of(content, most)
     else:

@@ -9,11 +9,11 @@ import pytest
 from starlette.types import Message
 
 from rolloutfleet_proxy.capture import bodies
-from rolloutfleet_proxy.capture.bodies import LARGE_REQUEST, VALUE_BYTES, Body, read_body, values_of
+from rolloutfleet_proxy.capture.bodies import ALWAYS, LARGE_REQUEST, VALUE_BYTES, Body, read_body, values_of
 from rolloutfleet_proxy.domain.errors import TooManyInFlight, TooManyValues
 from rolloutfleet_proxy.http.in_flight import CALL_BYTES, Held, InFlight
 
-LIMIT = 1 << 20
+LIMIT = 2 << 20
 MOST = LIMIT // VALUE_BYTES
 BUDGET = 2 * LIMIT
 TEXT = "It was warm in Oslo, and [so on]. " * 10
@@ -64,6 +64,11 @@ async def test_body_with_too_many_values_is_refused_with_their_number(large_bodi
         await read(b"[" + b"," * MOST, InFlight(BUDGET).hold(), large_bodies)
 
 
+async def test_some_values_are_taken_however_small_the_limit_is(large_bodies: Executor) -> None:
+    content = b"[" + b"," * (ALWAYS - 1)
+    assert (await read(content, InFlight(BUDGET).hold(), large_bodies, limit=ALWAYS)).content == content
+
+
 @pytest.mark.parametrize("separator", [",", "\\,", '",', "[{"])
 async def test_text_is_never_too_many_values(separator: str, large_bodies: Executor) -> None:
     held, content = InFlight(BUDGET).hold(), json.dumps([separator * MOST]).encode()
@@ -85,7 +90,7 @@ async def test_body_is_large_by_its_bytes_and_by_its_values(
     content: bytes, is_large: bool, large_bodies: Executor
 ) -> None:
     held = InFlight(BUDGET * 16).hold()
-    assert (await read(content, held, large_bodies, limit=LIMIT * 8)).is_large is is_large
+    assert (await read(content, held, large_bodies, limit=LIMIT * 4)).is_large is is_large
 
 
 @pytest.mark.parametrize("at_once", range(1, 9))
