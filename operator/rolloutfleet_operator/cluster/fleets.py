@@ -90,10 +90,10 @@ class Fleets:
                     due = BACKOFF.longest
                     continue
                 next_in, worked = await self._once(reconciler, wake)
-                if next_in is None:
+                if next_in is None and not wake.event.is_set():
                     return
                 failures = 0 if worked else failures + 1
-                due = next_in if worked else BACKOFF.after(failures) * random.uniform(0.5, 1.0)
+                due = next_in or 0.0 if worked else BACKOFF.after(failures) * random.uniform(0.5, 1.0)
         finally:
             self._forget(key)
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 from collections import Counter
+from collections.abc import Set
 from itertools import pairwise
 from typing import Any
 
@@ -399,6 +400,25 @@ async def test_a_fleet_that_is_deleted_goes_with_all_that_is_its_own(server: Api
         await operator.until_passes(1)
         assert fleet.children() == set()
         assert operator.shared.slots.other_fleets("rl/another", 0.0).known
+
+
+async def test_a_fleet_made_again_while_its_pass_finds_it_gone_is_looked_after(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconcile = Reconciler.reconcile
+
+    async def made_again(self: Reconciler, changed: Set[str]) -> float | None:
+        next_in = await reconcile(self, changed)
+        if next_in is None and not server.of_kind(KIND):
+            fleet.apply()
+            await asyncio.sleep(1)  # the watch tells of it
+        return next_in
+
+    monkeypatch.setattr(Reconciler, "reconcile", made_again)
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        server.remove(KIND, "rl", "math")
+        await comes_true(lambda: fleet.children() == CHILDREN)
 
 
 async def test_at_rest_nothing_is_written_but_the_lease_and_a_change_makes_it_read_little(
