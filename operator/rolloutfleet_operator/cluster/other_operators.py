@@ -52,7 +52,8 @@ class OtherOperators:
 
 def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> OtherOperators:
     """`scope` is the one namespace of this operator; None: it has all of them."""
-    alive = {_name(lease): lease for lease in leases if _is_alive(lease, now)}
+    living = (lease for lease in leases if _is_alive(lease, now))
+    alive = {(lease["metadata"]["namespace"], lease["metadata"]["name"]): lease for lease in living}
     by_age = sorted(alive, key=lambda name: (alive[name]["metadata"].get("creationTimestamp") or "", name))
     same = [name for name in by_age if _scope(alive[name]) == scope]
     rivals = tuple("/".join(name) for name in same if name != own)
@@ -97,10 +98,6 @@ def _tell(before: OtherOperators, now: OtherOperators) -> None:
     if now.rivals != before.rivals or (now.rivals and now.goes_first != before.goes_first):
         who = "this one acts" if now.goes_first else "this one stands aside"
         logger.warning("Leases of operators with the same fleets: %s; %s", ", ".join(now.rivals) or "none", who)
-
-
-def _name(lease: Object) -> Name:
-    return lease["metadata"]["namespace"], lease["metadata"]["name"]
 
 
 def _scope(lease: Object) -> str | None:

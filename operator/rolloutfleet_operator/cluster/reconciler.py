@@ -126,6 +126,7 @@ class Reconciler:
         """A pass takes one of the `turns`, but for while it waits for proxies and gateways to answer. `check` raises
         where this operator may not act any more: each act that disturbs is made after one."""
         self._shared, self._turns, self._check = shared, turns, check
+        self._turn = contextlib.AsyncExitStack()  # empty while the pass has none
         self._namespace, self._name = namespace, name
         self._children = Children(shared.api)
         self._resizer = Resizer(shared.api)
@@ -160,7 +161,8 @@ class Reconciler:
         """
         self._began = self._now()
         try:
-            async with self._turns:
+            async with self._turn:
+                await self._turn.enter_async_context(self._turns)
                 return await self._reconcile(changed)
         except (ApiUnreachable, LeaseLost):
             raise
@@ -260,11 +262,11 @@ class Reconciler:
     @contextlib.asynccontextmanager
     async def _without_turn(self) -> AsyncIterator[None]:
         """Another fleet's pass may go on until the block ends."""
-        self._turns.release()
+        await self._turn.aclose()
         try:
             yield
         finally:
-            await self._turns.acquire()
+            await self._turn.enter_async_context(self._turns)
 
     def _decide(self, spec: FleetSpec, observed: ObservedFleet) -> tuple[Decision, FleetStatus]:
         """With no other pass in between: what others hold is read, and what this one takes is noted."""

@@ -479,6 +479,33 @@ async def test_a_pass_under_way_ends_with_the_lease(
         await begun.wait()  # and another begins when it is held again
 
 
+async def test_a_pass_that_is_cut_while_it_waits_for_a_turn_gives_none_back(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered, turns = asyncio.Event(), asyncio.Event(), asyncio.Semaphore(1)
+
+    async def stats(*_: Any, **__: Any) -> None:
+        asked.set()
+        await answered.wait()
+
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        operator.task.cancel()
+        await asyncio.wait({operator.task})
+        monkeypatch.setattr(ProxyClient, "stats", stats)
+        fleet.become_ready("math-proxy-0")
+        one = Reconciler(operator.shared, "rl", "math", turns=turns, check=operator.lease.check)
+        under_way = asyncio.create_task(one.reconcile(frozenset()))
+        await asked.wait()
+        async with turns:
+            answered.set()
+            await asyncio.sleep(1)
+            under_way.cancel()
+            await asyncio.gather(under_way, return_exceptions=True)
+            assert turns.locked()
+        assert not turns.locked()
+
+
 async def test_of_two_operators_of_the_whole_cluster_the_older_acts_and_the_fleet_says_so(
     server: ApiServer, fleet: FleetThere
 ) -> None:
