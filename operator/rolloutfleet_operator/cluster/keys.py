@@ -40,13 +40,8 @@ class FleetKeys:
             return _named(found, "auth.secret", fleet.keys, ADMIN_KEYS, "(admin keys, one per line)")
         if there is not None and not owned(there, fleet.uid):
             return FoundKey(None, (name_taken("Secret", fleet.own_keys, "delete it, or name it as auth.secret"),))
-        wanted = secrets.wanted(
-            fleet,
-            found,
-            taken=found is not None and await self._taken(found, proxies),
-            now=now,
-            fresh=secrets.new_key(),
-        )
+        taken = found is not None and await self._taken(found, proxies)
+        wanted = secrets.wanted(fleet, found, taken=taken, now=now, fresh=secrets.new_key())
         if wanted != found:
             try:
                 await self.api.apply(secrets.secret(fleet, wanted))

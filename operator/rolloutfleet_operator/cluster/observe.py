@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rolloutfleet.units import parse_quantity
+from rolloutfleet.wire import Drain
 from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.apply import carries
 from rolloutfleet_operator.cluster.children import engines as engine_children
@@ -39,6 +40,8 @@ class Polled:
     stats: ProxyStats | None = None
     key_refused: bool = False
     unanswered: int = 0
+    drain: Drain | None = None
+    """The one that its newest answer told of, unless that is over."""
     run: Run = NO_RUN
 
 
@@ -96,6 +99,7 @@ def _proxy_pod(pod: Object, polled: Polled, lost_nodes: frozenset[str], cordoned
         stats=polled.stats,
         key_refused=polled.key_refused,
         unanswered=polled.unanswered,
+        in_drain=polled.drain is not None,
         run=polled.run,
         cordoned_node=node if node in cordoned_nodes else None,
     )

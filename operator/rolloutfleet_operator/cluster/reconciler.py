@@ -205,14 +205,8 @@ class Reconciler:
             await self._write_unusable(body, Problem(ProblemReason.SPEC_INVALID, str(error)))
             return RESYNC
         found = {**known, **await reading.find(self._shared.api, fleet, reading.WATCHED & changed)}
-        there = await reading.read_more(
-            self._shared.api,
-            self._shared.warning_events,
-            self._volumes,
-            self._shared.cordoned_nodes,
-            fleet,
-            found,
-        )
+        api, events, nodes = self._shared.api, self._shared.warning_events, self._shared.cordoned_nodes
+        there = await reading.read_more(api, events, self._volumes, nodes, fleet, found)
         passed = await self._pass(body, fleet, there, sure=snapshot is None, polled=polled)
         if passed.unsure:
             return await self._read_and_pass(None, reading.WATCHED, polled=True)
@@ -307,10 +301,13 @@ class Reconciler:
                 stats = await self._shared.executor.proxies.stats(url, key, audit=name in self._audit)
             except KeyRefused:
                 refused = True
+            drain = before.drain if stats is None else stats.drain
+            over = drain is not None and drain.expires is not None and drain.expires <= self._now()
             self._polled[uids[name]] = Polled(
                 stats=stats,
                 key_refused=refused,
                 unanswered=0 if stats is not None or refused else before.unanswered + 1,
+                drain=None if over else drain,
                 run=sampled(before.run, stats, fleet.spec.memory, self._now()),
             )
 

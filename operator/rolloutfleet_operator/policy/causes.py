@@ -72,10 +72,6 @@ def _no_cooldown(spec: FleetSpec) -> float:
     return 0.0
 
 
-def _memory_cooldown(spec: FleetSpec) -> float:
-    return spec.memory.cooldown
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartCause:
     """Why the operator restarts a proxy."""
@@ -198,7 +194,7 @@ UNRESPONSIVE: Final = Replacement(
     id="unresponsive",
     counter=CRASH,
     needed=_unresponsive,
-    cooldown=_memory_cooldown,
+    cooldown=lambda spec: spec.memory.cooldown,
     label=Label(value="unresponsive", holds=_is_silent),
 )
 MEMORY: Final = RestartCause(

@@ -174,6 +174,8 @@ class ObservedPod(ObservedOtherPod):
     """It answered that poll, and does not take the first of the admin keys."""
     unanswered: int = 0
     """Polls that failed in a row."""
+    in_drain: bool = False
+    """Its newest answer, be it older than the newest poll, told of a drain that is not over."""
     cordoned_node: str | None = None
     """Its node, where that is cordoned; known only where the fleet's volumes are `node_local`."""
     run: Run = NO_RUN
@@ -189,13 +191,13 @@ class ObservedPod(ObservedOtherPod):
         """Whether its sessions are served, as far as is known.
 
         Not every proxy that does is Ready: one that drains is not, nor one that did a moment ago. A failed poll is
-        unknown.
+        unknown, and so are any number of them in a drain, for which the kubelet finds it unready whatever it does.
         """
         if self.terminating_since is not None:
             return False
         stats = self.stats
         if stats is None:
-            return self.ready or (self.container.started and self.unanswered < SILENT_POLLS)
+            return self.ready or (self.container.started and (self.in_drain or self.unanswered < SILENT_POLLS))
         return self.ready or stats.drain is not None or stats.in_flight + stats.sessions_open > 0
 
     @property
@@ -217,7 +219,7 @@ class ObservedPod(ObservedOtherPod):
 
     def is_silent(self, *, for_seconds: float, samples: int, now: float) -> bool:
         """Whether it gives no answer, and the kubelet, which saw it start, finds it unready as well."""
-        if self.ready or self.terminating_since is not None or self.node_lost or not self.container.started:
+        if not self.is_down or self.node_lost or not self.container.started:
             return False
         if self.stats is not None or self.unanswered < max(samples, SILENT_POLLS):
             return False

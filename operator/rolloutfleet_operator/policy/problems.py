@@ -26,7 +26,7 @@ from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 CRASH_LOOP_RESTARTS: Final = 3
 """Restarts of a container that has not started up since, which make a loop, also while it runs for a moment."""
 UNANSWERED_POLLS: Final = 3
-"""Polls without an answer after which it is said that a proxy that is Ready gives none."""
+"""Polls without an answer after which it is said that a proxy that is not down gives none."""
 
 SILENT_AFTER: Final = 20.0
 """Seconds without Ready after which it is said that an engine is silent: by then it has been for a minute, as the
@@ -138,8 +138,8 @@ def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: f
             "operator makes the kubelet deliver it"
         )
         yield Problem(ProblemReason.KEY_NOT_TAKEN, message, pod.name)
-    elif pod.ready and pod.unanswered >= UNANSWERED_POLLS:
-        message = "it is Ready, but does not answer the operator's GET /stats; see its log, and network policies"
+    elif pod.serves and pod.unanswered >= UNANSWERED_POLLS:
+        message = "it is not down, but does not answer the operator's GET /stats; see its log, and network policies"
         yield Problem(ProblemReason.STATS_UNKNOWN, message, pod.name)
     if pod.cordoned_node is not None and pod.terminating_since is None and not spec.disruption.maintenance:
         message = (

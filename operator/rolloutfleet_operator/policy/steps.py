@@ -74,11 +74,6 @@ class Restart:
         return found if found is not None and found.id == self.id else None
 
     @property
-    def emptied_by(self) -> float:
-        """Until when an ephemeral pod's sessions are left to end by themselves."""
-        return self.asked + self.spec.disruption.retire_timeout
-
-    @property
     def keeps_turns(self) -> bool:
         """Whether the pod has to stay, for the sake of turns that would go with it."""
         goes = self.way == "Pod" and self.spec.proxies.storage.ephemeral and not self.may_lose
@@ -169,7 +164,9 @@ def _before_boot(restart: Restart, pod: ObservedPod) -> Step:
 
 
 def _ask(restart: Restart, pod: ObservedPod, now: float) -> AskDrain:
-    empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= restart.emptied_by)
+    # Until then an ephemeral pod's sessions are left to end by themselves.
+    emptied_by = restart.asked + restart.spec.disruption.retire_timeout
+    empties = restart.keeps_turns and not (dumps_outlive(restart.spec) and now >= emptied_by)
     mode: DrainMode = "cordon" if empties else "quiesce"
     then = _THEN[restart.way]
     return AskDrain(pod=pod.name, id=restart.id, mode=mode, then=then, ttl=DRAIN_TTL, reason=restart.entry.reason)

@@ -194,10 +194,16 @@ class FleetThere:
             counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas"), there["spec"]["replicas"])
             self._server.put({**there, "status": {"observedGeneration": there["metadata"]["generation"], **counts}})
 
-    def become_ready(self, pod: str) -> None:
+    def become_ready(self, pod: str, *, ready: str = "True") -> None:
         """As the kubelet says it."""
-        conditions = [{"type": "Ready", "status": "True"}]
-        status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
+        conditions = [{"type": "Ready", "status": ready}]
+        containers = [{"name": "proxy", "started": True, "state": {"running": {}}}]
+        status = {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": conditions,
+            "containerStatuses": containers,
+        }
         self._server.put({**self.child("Pod", pod), "status": status})
 
     def settings(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.unit.operator.cluster.operating import FleetThere, operating
 from tests.waiting import comes_true
 
 from rolloutfleet.spec import KIND
+from rolloutfleet.wire import Drain
 from rolloutfleet_operator.cluster import fleets as operators_fleets
 from rolloutfleet_operator.cluster import other_operators
 from rolloutfleet_operator.cluster.api import Object
@@ -687,6 +688,24 @@ async def test_whoever_acts_again_begins_nothing_before_each_fleet_was_looked_at
         assert not slots.other_fleets("rl/other", now()).known, "however long it waited for the Lease"
         server.refusing.clear()
         await comes_true(lambda: slots.other_fleets("rl/other", now()).known)
+
+
+async def test_a_proxy_that_goes_silent_in_its_drain_is_not_taken_for_down(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain = Drain(id="by hand", mode="cordon", then="stay", since=now(), expires=now() + 60, holding=False)
+    answers = [ProxyStats(rss=1, drain=drain)]
+
+    async def stats(*_: Any, **__: Any) -> ProxyStats | None:
+        return answers.pop() if answers else None
+
+    monkeypatch.setattr(ProxyClient, "stats", stats)
+    fleet.apply(memory={"interval": "1s"})
+    async with operating(server):
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        fleet.become_ready("math-proxy-0", ready="False")
+        await comes_true(lambda: "StatsUnknown" in fleet.problems())
+        await comes_true(lambda: "StatsUnknown" not in fleet.problems(), seconds=A_LOOK)
 
 
 async def test_fleets_whose_proxies_are_silent_keep_no_other_from_its_looks(

@@ -5,6 +5,7 @@ from typing import Literal
 
 from tests.unit.operator.policy.world import World
 
+from rolloutfleet.wire import Drain
 from rolloutfleet_operator.policy.decide import Decision, decide
 from rolloutfleet_operator.policy.memory import sampled
 from rolloutfleet_operator.policy.observed import NO_RUN, ObservedFleet, ObservedPod, OtherFleets, Run, SlotRequest
@@ -33,11 +34,12 @@ NONE = Faults()
 
 @dataclass
 class Operator:
-    """One process, with what it remembers: samples in a row, failed polls, and what the other fleets said."""
+    """One process, with what it remembers: samples in a row, failed polls, drains, and what the other fleets said."""
 
     most: int = 1
     runs: dict[str, Run] = field(default_factory=dict)
     unanswered: dict[str, int] = field(default_factory=dict)
+    drains: dict[str, Drain | None] = field(default_factory=dict)
     board: dict[str, tuple[int, tuple[SlotRequest, ...]]] = field(default_factory=dict)
     earlier: dict[str, list[ObservedFleet]] = field(default_factory=dict)
     decision: Decision | None = None
@@ -47,6 +49,7 @@ class Operator:
         """Another process: it remembers nothing."""
         self.runs.clear()
         self.unanswered.clear()
+        self.drains.clear()
         self.board.clear()
         self.earlier.clear()
 
@@ -89,7 +92,10 @@ class Operator:
             stats = polled.get(pod.uid)
             self._sample(pod, replace(pod, stats=stats), world)
             run = self.runs.get(pod.uid, NO_RUN)
-            pods.append(replace(pod, stats=stats, run=run, unanswered=self.unanswered.get(pod.uid, 0)))
+            drain = self.drains.get(pod.uid)
+            in_drain = drain is not None and (drain.expires is None or world.now < drain.expires)
+            unanswered = self.unanswered.get(pod.uid, 0)
+            pods.append(replace(pod, stats=stats, run=run, unanswered=unanswered, in_drain=in_drain))
         others = {key: told for key, told in self.board.items() if key != now.key + world.name}
         other_fleets = OtherFleets(
             held=sum(held for held, _ in others.values()),
@@ -105,6 +111,7 @@ class Operator:
             self.unanswered[pod.uid] = self.unanswered.get(pod.uid, 0) + 1
             return
         self.unanswered[pod.uid] = 0
+        self.drains[pod.uid] = pod.stats.drain
         self.runs[pod.uid] = sampled(self.runs.get(pod.uid, NO_RUN), pod.stats, world.spec.memory, world.now)
 
 

@@ -329,6 +329,23 @@ def test_an_operator_that_reaches_nobody_restarts_nobody() -> None:
     assert {reason for _, reason in problems(world)} == {"StatsUnknown"}
 
 
+def test_a_cordoned_proxy_that_the_operator_cannot_reach_is_left_until_its_drain_is_over() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    pod = world.pods["math-proxy-2"]
+    world.drain_by_hand(pod, quiesce=False)
+    go_on(world, operator, passes=1)
+    pod.hangs = True
+    assert pod.drain is not None and pod.drain.expires is not None
+    while world.now < pod.drain.expires:
+        assert world.deeds.restarted == []
+        operator.run(world)
+        world.tick(5)
+    assert ("math-proxy-2", "StatsUnknown") in problems(world)
+    settle([world], operator, passes=100)
+    assert world.deeds.restarted == [("math-proxy-2", "evicted: crash")]
+
+
 def test_somebody_elses_drain_is_waited_for() -> None:
     world = World(fleet(disruption={"maxUnavailable": 2}))
     operator = begun(world)
@@ -537,6 +554,20 @@ def test_a_proxy_that_is_scaled_away_serves_until_it_is_empty() -> None:
     assert sorted(world.pods) == ["math-proxy-0"]
     assert world.status.parked.ordinals == []
     assert world.deeds.cut == []
+
+
+def test_a_proxy_that_is_scaled_away_has_its_time_though_the_operator_cannot_reach_it() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    last, began = world.pods["math-proxy-2"], world.now
+    last.store.sessions, last.store.turns = 1, 4
+    world.edit(replicas=2)
+    go_on(world, operator, passes=8)
+    while world.workload is not None and world.workload.replicas == 3:
+        operator.run(world, Faults(silent=frozenset({2})))
+        world.tick(5)
+    assert world.now - began >= world.spec.disruption.retire_timeout
+    assert world.status.parked.ordinals == [2]
 
 
 def test_past_its_time_what_it_holds_is_parked_and_counted_until_scaled_up_again() -> None:
