@@ -19,7 +19,7 @@ from rolloutfleet.status import ParkedStatus
 from rolloutfleet.wire import DrainMode
 from rolloutfleet_operator.policy.actions import Action, AskDrain, AskDumps, EmitEvent, UndoDrain
 from rolloutfleet_operator.policy.observed import ObservedFleet, ObservedPod, seconds_of
-from rolloutfleet_operator.policy.reasons import EventReason
+from rolloutfleet_operator.policy.reasons import CurrentAction, EventReason
 from rolloutfleet_operator.policy.steps import dumps_outlive, is_quiet
 
 RETIRE_ID: Final = "rolloutfleet-retire"
@@ -89,14 +89,13 @@ def scale(spec: FleetSpec, observed: ObservedFleet, busy: frozenset[str], now: f
         if not _is_written(observed.status.parked, parked, ordinal):
             break
         replicas = ordinal
+    began = [at for pod in observed.pods if pod.name in leaving and (at := _since(pod, observed)) is not None]
     return ScalePlan(
         replicas=replicas,
         leaving=leaving,
         parked=parked,
         actions=(*_drains(spec, observed, leaving, busy, now), *_undrains(observed, desired)),
-        since=min(
-            (since for pod in observed.pods if (since := _since(pod)) is not None and pod.name in leaving), default=None
-        ),
+        since=min(began, default=None),
     )
 
 
@@ -125,10 +124,11 @@ def _leaving(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: fl
     drain = stats.drain
     if drain is not None and stats.held_sessions == 0 and stats.held_turns == 0 and stats.in_flight == 0:
         return RetireStep.MAY_GO  # nobody would miss it
-    if drain is None or not (spec.suspend or _is_over(pod, spec, now)):
+    if drain is None or not (spec.suspend or _is_over(pod, spec, observed, now)):
         return RetireStep.CORDONED
     if ephemeral and pod.holds_turns and not dumps_outlive(spec):
         return RetireStep.HOLDING_TURNS
+    # Somebody else's drain stays as it is: calls in flight have their time when the pod ends.
     quiet = drain.id != RETIRE_ID or (drain.mode == "quiesce" and is_quiet(drain, now))
     if not quiet or stats.held_turns is None:
         return RetireStep.QUIESCING
@@ -152,12 +152,17 @@ def _without_an_answer(
     return RetireStep.SILENT
 
 
-def _since(pod: ObservedPod) -> float | None:
-    return None if pod.drain is None else pod.drain.since
+def _since(pod: ObservedPod, observed: ObservedFleet) -> float | None:
+    """When its time began: with our drain. In somebody else's, when the status first said that it is to go."""
+    if pod.drain is None or pod.drain.id == RETIRE_ID:
+        return None if pod.drain is None else pod.drain.since
+    current = observed.status.current
+    waits = current is not None and (current.action, current.pod) == (CurrentAction.SCALE_DOWN, pod.name)
+    return seconds_of(current.since) if waits and current is not None else None
 
 
-def _is_over(pod: ObservedPod, spec: FleetSpec, now: float) -> bool:
-    since = _since(pod)
+def _is_over(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> bool:
+    since = _since(pod, observed)
     return since is not None and now >= since + spec.disruption.retire_timeout
 
 
@@ -168,7 +173,7 @@ def _drains(
         how = leaving.get(pod.name)
         if how is None or pod.stats is None or pod.name in busy:
             continue
-        quiesces = spec.suspend or _is_over(pod, spec, now)
+        quiesces = spec.suspend or _is_over(pod, spec, observed, now)
         # What has turns that would be lost serves on, so that they can be taken.
         mode: DrainMode = "quiesce" if quiesces and how is not RetireStep.HOLDING_TURNS else "cordon"
         drain = pod.stats.drain

@@ -570,6 +570,23 @@ def test_a_proxy_that_is_scaled_away_has_its_time_though_the_operator_cannot_rea
     assert world.status.parked.ordinals == [2]
 
 
+def test_a_proxy_that_was_cordoned_by_hand_has_its_time_when_it_is_scaled_away() -> None:
+    world = World(fleet())
+    operator = begun(world)
+    last = world.pods["math-proxy-2"]
+    last.store.sessions, last.store.turns = 1, 4
+    world.drain_by_hand(last, quiesce=False)
+    assert last.drain is not None
+    last.drain = last.drain.model_copy(update={"since": world.now - 3600, "expires": world.now + 3600})
+    world.tick(5)
+    began = world.now
+    world.edit(replicas=2)
+    while world.workload is not None and world.workload.replicas == 3:
+        go_on(world, operator)
+    assert world.spec.disruption.retire_timeout <= world.now - began < 2 * world.spec.disruption.retire_timeout
+    assert (world.status.parked.ordinals, world.status.parked.turns) == ([2], 4)
+
+
 def test_past_its_time_what_it_holds_is_parked_and_counted_until_scaled_up_again() -> None:
     world = World(fleet())
     operator = begun(world)
