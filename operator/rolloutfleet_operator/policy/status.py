@@ -125,10 +125,12 @@ def _growing(view: View) -> Condition | None:
 
 
 def _not_live(view: View) -> Condition | None:
-    """A proxy that answers and has not taken the settings that change while it runs."""
+    """A proxy that has not taken the settings that change while it runs, as far as is known."""
+    newest = view.observed.generation
+    before = any(_true_before(view, kind, generation=newest) for kind in ("Ready", "SettingsInForce"))
     for pod in view.members:
-        live = None if pod.stats is None else pod.stats.live_generation
-        if live is not None and live < view.observed.generation:
+        live = (newest if before else 0) if pod.stats is None else pod.stats.live_generation
+        if live is not None and live < newest:
             message = f"{pod.name} has not applied the settings of this spec yet"
             return Condition("True", ConditionReason.SETTINGS_PENDING, message)
     return None

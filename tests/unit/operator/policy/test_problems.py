@@ -335,6 +335,13 @@ def test_ready_waits_for_settings_that_are_taken_while_a_proxy_runs() -> None:
     assert said["Progressing"].status == "True"
 
 
+def test_ready_waits_for_proxies_that_do_not_answer_unless_they_had_the_settings() -> None:
+    silent = replace(SEEN, pods=tuple(replace(pod, stats=None, unanswered=1) for pod in SEEN.pods))
+    assert conditions(silent)["Ready"].status == "True"
+    edited = conditions(replace(silent, generation=SEEN.generation + 1))["Ready"]
+    assert (edited.status, edited.reason) == ("False", "SettingsPending")
+
+
 def test_an_update_that_waits_for_a_request_is_said_and_leaves_it_ready() -> None:
     """The settings that change while it runs are in force; others wait with the template."""
     waits: dict[str, Any] = {"live_generation": SEEN.generation + 1, "needs_restart": ("log.level",)}
