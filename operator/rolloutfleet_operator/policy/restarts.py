@@ -116,8 +116,8 @@ class Progress:
         return frozenset(each.restart.entry.pod for each in self.under_way)
 
 
-def advance(state: FleetState) -> Progress:
-    """One pass over the open entries of the ledger that was read."""
+def advance(state: FleetState, *, rolling: int) -> Progress:
+    """One pass over the open entries of the ledger that was read. `rolling` Deployments of the fleet hold a slot."""
     spec, observed, now = state.spec, state.observed, state.now
     replaced = [pod for pod in state.roll.replaceable if pod.is_down]
     restarts, going, actions = observed.status.restarts, list[RestartInProgress](), list[Action]()
@@ -134,7 +134,7 @@ def advance(state: FleetState) -> Progress:
             restarts = closed(restarts, entry, _memory_of(restart.pod))
             actions += [*steps.actions_of(restart, step, now), *_transition(restart, Step.DONE, "")]
         else:
-            held = sum(each.holds_slot for each in going)
+            held = rolling + sum(each.holds_slot for each in going)
             each = _under_way(restart, cause, step, observed, held, now)
             going.append(each)
             acts = steps.take_back(restart) if each.waits else steps.actions_of(restart, step, now)
@@ -163,15 +163,9 @@ def undumped(pod: str) -> Problem:
 
 
 def _restart(entry: RestartStatus, cause: RestartCause, state: FleetState) -> Restart:
-    spec, observed = state.spec, state.observed
-    pod = next((pod for pod in observed.pods if pod.name == entry.pod), None)
-    return Restart(
-        entry=entry,
-        pod=pod,
-        way=cause.way(pod, state),
-        may_lose=entry.pod in observed.allow_loss,
-        spec=spec,
-    )
+    pod = next((pod for pod in state.observed.pods if pod.name == entry.pod), None)
+    may_lose = entry.pod in state.observed.allow_loss
+    return Restart(entry=entry, pod=pod, way=cause.way(pod, state), may_lose=may_lose, spec=state.spec)
 
 
 def _under_way(

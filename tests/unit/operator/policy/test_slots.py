@@ -132,6 +132,24 @@ def test_with_one_slot_fleets_roll_one_after_another() -> None:
     assert order in (list("aaabbb"), list("bbbaaa"))
 
 
+def test_a_stuck_restart_takes_no_slot_beside_an_update_of_its_fleet_and_another_fleet() -> None:
+    world = World(fleet(replicas=4, disruption={"maxUnavailable": 3}))
+    operator = Operator(most=2)
+    settle([world], operator, passes=100)
+    world.pods["math-proxy-0"].rss = OVER
+    for passed in range(100):
+        if passed == 10:
+            world.deployments["gateway"].wanted, world.deployments["gateway"].stuck = "t2", True
+        operator.run(world)
+        world.pods["math-proxy-0"].warm_at = world.now + 60
+        world.tick(3)
+    assert operator.decision is not None and operator.decision.held == 2
+    assert "RestartStuck" in [each.reason for each in world.status.problems]
+    operator.board["another"] = (1, ())
+    operator.run(world)
+    assert operator.decision.held == 1
+
+
 def test_a_fleet_that_is_stuck_holds_up_no_other() -> None:
     worlds = [World(fleet(replicas=2), name=name) for name in ("a", "b")]
     operator = Operator(fleets=2)
