@@ -156,11 +156,11 @@ def _template_hash(template: Manifest, spec: FleetSpec) -> str:
     Of `requests` and `limits`, memory is left out where it is derived from the budget: a raised budget restarts nobody.
     Replicas and versions are not part of a pod's template.
     """
-    hashed, asked = copy.deepcopy(template), spec.proxies.resources
-    container = container_of(hashed, CONTAINER)
+    hashed, asked, derived = copy.deepcopy(template), spec.proxies.resources, _resources(spec)
+    merged = container_of(hashed, CONTAINER).get("resources", {})
     for name, amounts in (("limits", asked.limits), ("requests", asked.requests)):
-        if "memory" not in amounts:
-            container.get("resources", {}).get(name, {}).pop("memory", None)
+        if "memory" not in amounts and merged.get(name, {}).get("memory") == derived[name]["memory"]:
+            del merged[name]["memory"]
     return content_hash(hashed)
 
 

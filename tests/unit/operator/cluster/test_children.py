@@ -353,6 +353,17 @@ def test_these_make_pods_outdated(fields: Mapping[str, Any]) -> None:
     assert hash_of(**fields) != hash_of()
 
 
+def test_memory_of_a_pod_template_makes_pods_outdated_and_a_budget_beside_it_none() -> None:
+    def with_limit(memory: str) -> dict[str, Any]:
+        limit = {"name": "proxy", "resources": {"limits": {"memory": memory}}}
+        return {"podTemplate": {"spec": {"containers": [limit]}}}
+
+    hashes = {hash_of(), hash_of(proxies=with_limit("15Gi")), hash_of(proxies=with_limit("17Gi"))}
+    assert len(hashes) == 3
+    raised = hash_of(proxies=with_limit("15Gi"), memory={"rssBudget": "9Gi"})
+    assert raised in hashes
+
+
 def test_a_new_pod_is_told_which_restart_it_needs_no_more() -> None:
     fleet = fleet_of(restart={"id": "again"})
     template = proxies.template(fleet, OPERATOR, proxy_settings(fleet, OPERATOR, peers=1))
