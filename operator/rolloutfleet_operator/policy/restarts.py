@@ -265,7 +265,7 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
     made, due_now = _made_already(state)
     due_now = [due for due in due_now if due.pod.name not in progress.busy]
     by_hand = tuple(due.pod for due in due_now if due.cause.slot and due.pod.drain is not None)
-    ready = [due for due in due_now if not due.cause.slot or _may_begin(due, state)]
+    ready = [due for due in due_now if _may_begin(due, state)]
     admission = RestartAdmission(restarts=progress.restarts, by_hand=by_hand, actions=made)
     # As many can be under way as the status can hold.
     if not ready or spec.suspend or len(open_entries(progress.restarts)) >= MOST_RESTARTS:
@@ -285,9 +285,11 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
 
 
 def _may_begin(due: Due, state: FleetState) -> bool:
-    """True of a proxy that answers and does not drain, unless its new pod would have to wait for a cordoned node."""
+    """True of a proxy that answers and does not drain, or serves nobody, unless its new pod would have to wait for a
+    cordoned node."""
     pod, waits = due.pod, due.pod.cordoned_node is not None and not state.spec.disruption.maintenance
-    return pod.stats is not None and pod.drain is None and not (waits and due.cause.way(pod, state) == "Pod")
+    may_go = not due.cause.slot or (pod.stats is not None and pod.drain is None)
+    return may_go and not (waits and due.cause.way(pod, state) == "Pod")
 
 
 def held_by(progress: Progress) -> int:

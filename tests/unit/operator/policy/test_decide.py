@@ -802,6 +802,19 @@ def test_a_proxy_gets_no_new_pod_while_its_node_is_cordoned_and_the_others_do() 
     assert world.pods["math-proxy-1"].uid != before["math-proxy-1"]
 
 
+def test_a_silent_proxy_gets_no_new_pod_while_its_node_is_cordoned() -> None:
+    world = World(fleet())
+    world.node_local = True
+    operator = begun(world)
+    pod = world.pods["math-proxy-1"]
+    pod.hangs, pod.cordoned_node = True, "node-a"
+    go_on(world, operator, passes=20)
+    assert ("math-proxy-1", "Unresponsive") in problems(world) and world.deeds.restarted == []
+    pod.cordoned_node = None
+    settle([world], operator, passes=100)
+    assert world.deeds.restarted == [("math-proxy-1", "evicted: crash")]
+
+
 def test_a_drain_may_take_such_pods_under_maintenance_and_others_at_any_time() -> None:
     world = World(fleet(disruption={"maintenance": True, "maxUnavailable": 2}))
     world.node_local = True
