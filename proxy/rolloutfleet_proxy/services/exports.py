@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
-from rolloutfleet_proxy.exports.forms import TooLarge, check_included, json_pieces, safetensors
+from rolloutfleet_proxy.exports.forms import check_included, json_pieces, safetensors
 from rolloutfleet_proxy.exports.shards import references
 from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
@@ -64,7 +63,7 @@ class ExportService:
             failpoints.reach(failpoints.AFTER_EXPORT)
         try:
             return await self._body(await self._without_damaged(granted), as_json=as_json)
-        except (TooLarge, DiskError, sqlite3.Error):
+        except Exception:
             # Nothing of it is handed out.
             if granted.lease is not None:
                 with contextlib.suppress(DiskError):
