@@ -57,13 +57,15 @@ class Breaks:
     def __init__(self, around: Around, vocabulary: Vocabulary) -> None:
         mark, calls = vocabulary.convert_tokens_to_ids, (around.closing, around.opening)
         texts = {("", _mark("tool outputs begin")): _BEFORE_RESULTS, _RESULT: "\n", calls: around.between}
-        self._texts = [(mark(last), mark(first), vocabulary.encode(text)) for (last, first), text in texts.items()]
+        known = ((mark(last), mark(first), vocabulary.encode(text)) for (last, first), text in texts.items())
+        self._texts = [each for each in known if each[1] is not None]
 
     def added(self, ids: array[int]) -> array[int]:
         """The ids with them."""
         written = np.asarray(ids, np.int32)
         for last, first, text in self._texts:
-            before = np.insert(written[:-1], 0, -1)
-            places = np.flatnonzero((written == first) & ((before == last) | (last is None)))
-            written = np.insert(written, np.repeat(places, len(text)), text * len(places))
+            places = np.flatnonzero(written == first)
+            if last is not None:
+                places = places[written[places - 1] == last]
+            written = np.insert(written, np.repeat(places, len(text)), text * len(places)) if len(places) else written
         return array("i", written.tobytes())
