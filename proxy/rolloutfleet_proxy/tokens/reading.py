@@ -23,8 +23,6 @@ from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 _TAIL_TOKENS: Final = 64
 """A prompt's end, behind the last mark of an answer, is a few tokens; this many hold it, letter by letter."""
-_CACHED: Final = 64
-"""Texts of such ends that are kept."""
 _OF_MESSAGES: Final = {"gpt-oss": parsers.HarmonyParser, "inkling": parsers.InklingParser}
 
 
@@ -54,7 +52,7 @@ class ReplyFormat:
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
         self._begins = [each for each in map(self._alphabet.written, self.syntax.begins) if len(each) == 1]
-        self._tail = lru_cache(_CACHED)(self._tail_of)
+        self._tail = lru_cache(self._tail_of)
         self.behind_end = vocabulary.encode(self.syntax.behind_end)
         self._thought_end = vocabulary.encode((self.syntax.think or ("", ""))[1])
         same = list(map(convert, self.syntax.same_ends))

@@ -300,8 +300,7 @@ class MessagesParser(ReplyParser):
         mark, words = self._text[place : place + 1], self._text[behind:place]
         if not mark and not final:
             return False
-        if behind:
-            self._given = ""
+        self._given = "" if behind else self._given
         head = (self._given or "") + words
         said, kind = self._kinds(head, mark) if mark in self._opens else ("content", "own")
         if kind == "call":
