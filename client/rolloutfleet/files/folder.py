@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from rolloutfleet.files.forms import FileForm, PartWriter, part_writer
 from rolloutfleet.fleet.leases import by_lease
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import LeasedName, Trajectory
 
 HELD: Final = ".held.json"
 LOCK: Final = ".lock"
@@ -38,19 +38,11 @@ class WrongFolder(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class InFile:
-    """A trajectory by name, under the lease that it came with."""
-
-    trajectory_id: str
-    lease_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """What a finished part holds, until the fleet has heard of it."""
 
     note: Path
-    trajectories: tuple[InFile, ...]
+    trajectories: tuple[LeasedName, ...]
 
 
 class Part:
@@ -59,7 +51,7 @@ class Part:
     def __init__(self, folder: Path, number: int, form: FileForm) -> None:
         self.file = folder / f"part-{number:05d}.{form.ending}"
         self.note = folder / f".part-{number:05d}.taken.json"
-        self.trajectories: list[InFile] = []
+        self.trajectories: list[LeasedName] = []
         self._draft = folder / f".part-{number:05d}.draft"
         self._writer: PartWriter = part_writer(form, self._draft)
 
@@ -71,7 +63,7 @@ class Part:
     def add(self, trajectory: Trajectory) -> None:
         """Raises PartFull, OSError."""
         self._writer.add(trajectory)
-        self.trajectories.append(InFile(trajectory.trajectory_id, trajectory.lease_id))
+        self.trajectories.append(LeasedName(trajectory.trajectory_id, trajectory.lease_id))
 
     def finish(self) -> Taken:
         """It is durable, under its own name, when this returns. Raises OSError."""
@@ -143,7 +135,7 @@ class ExportFolder:
                 note.unlink()
         return found
 
-    def held(self) -> tuple[InFile, ...]:
+    def held(self) -> tuple[LeasedName, ...]:
         """What an earlier run had leased and not written."""
         return _entries(self.folder / HELD)
 
@@ -172,11 +164,11 @@ class ExportFolder:
         taken.note.unlink(missing_ok=True)
 
 
-def _entries(note: Path) -> tuple[InFile, ...]:
+def _entries(note: Path) -> tuple[LeasedName, ...]:
     """None where the note is missing or was cut short: what it would have told comes again when its lease ends."""
     try:
         found: Any = json.loads(note.read_text(encoding="utf-8"))
-        return tuple(InFile(str(name), str(lease)) for lease, names in found.items() for name in names)
+        return tuple(LeasedName(str(name), str(lease)) for lease, names in found.items() for name in names)
     except (FileNotFoundError, ValueError, AttributeError, TypeError):
         return ()
 

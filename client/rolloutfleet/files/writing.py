@@ -7,10 +7,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from rolloutfleet.files.folder import ExportFolder, InFile, Part, Taken
+from rolloutfleet.files.folder import ExportFolder, Part, Taken
 from rolloutfleet.files.forms import PartFull
 from rolloutfleet.fleet import Export, Fleet
 from rolloutfleet.fleet.exceptions import Conflict, Gone, LeaseLost, NotKnown
+from rolloutfleet.fleet.trajectories import LeasedName
 
 AGAIN_SECONDS: Final = 1.0
 """How often it is asked whether what a killed run had leased is back."""
@@ -171,7 +172,7 @@ class _Run:
         self._tell(self._summary.done)
         self._forget_heard()
 
-    def _acknowledge_each(self, trajectories: Iterable[InFile]) -> None:
+    def _acknowledge_each(self, trajectories: Iterable[LeasedName]) -> None:
         """One by one: where one of a lease is refused, nothing of the call counts."""
         for each in trajectories:
             try:

@@ -51,6 +51,14 @@ class Leased(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LeasedName:
+    """A trajectory by name alone, under the lease that it came with."""
+
+    trajectory_id: str
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One sequence, from the first prompt to the end of its last turn."""
 

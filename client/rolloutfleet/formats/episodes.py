@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Unreachable, Whereabouts
 from rolloutfleet.fleet.rollouts.agents import Agent
-from rolloutfleet.fleet.trajectories import Leased
+from rolloutfleet.fleet.trajectories import Leased, LeasedName
 from rolloutfleet.programs import Program
 
 _IMPORT_PATH: Final = re.compile(r"[\w.]+:\w+")
@@ -67,7 +67,7 @@ class Episodes:
 
     async def acknowledge(self, leases: Iterable[Lease]) -> None:
         """They are trained; each may be named several times. Raises LeaseLost where somebody else leased some since."""
-        once = {lease["trajectory_id"]: _Leased(**lease) for lease in leases}
+        once = {lease["trajectory_id"]: LeasedName(**lease) for lease in leases}
         async with AsyncFleet(self.where(), progress=False) as fleet:
             await fleet.acknowledge(once.values())
 
@@ -77,12 +77,6 @@ class Episodes:
         if named is not None and named.startswith(("http://", "https://")):
             return Whereabouts.from_url(named)
         return Whereabouts.from_file(named)
-
-
-@dataclass(frozen=True, slots=True)
-class _Leased:
-    trajectory_id: str
-    lease_id: str
 
 
 def leases_of(trajectories: Iterable[Leased]) -> list[Lease]:

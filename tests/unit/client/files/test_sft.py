@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from tests.unit.client.formats.drawn import SIX, batches, rollout
 
-from rolloutfleet.files.folder import ExportFolder, InFile, WrongFolder
+from rolloutfleet.files.folder import ExportFolder, WrongFolder
 from rolloutfleet.files.forms import FileForm, part_writer
-from rolloutfleet.fleet.trajectories import Trajectory
+from rolloutfleet.fleet.trajectories import LeasedName, Trajectory
 from rolloutfleet.formats import sft
 
 
@@ -48,7 +48,7 @@ def test_a_part_that_trains_nothing_is_finished_and_names_its_trajectories(tmp_p
         part.add(failed)
         taken = part.finish()
     assert part.file.read_bytes() == b""
-    assert taken.trajectories == (InFile(failed.trajectory_id, failed.lease_id),)
+    assert taken.trajectories == (LeasedName(failed.trajectory_id, failed.lease_id),)
 
 
 def test_a_finished_part_is_found_by_the_next_run(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_finished_part_is_found_by_the_next_run(tmp_path: Path) -> None:
     assert part.file.name == "part-00000.sft.jsonl"
     with ExportFolder(tmp_path, FileForm.SFT) as folder:
         [taken] = folder.taken()
-        assert taken.trajectories == (InFile(one.trajectory_id, one.lease_id),)
+        assert taken.trajectories == (LeasedName(one.trajectory_id, one.lease_id),)
         following = folder.begin()
         assert following.file.name == "part-00001.sft.jsonl"
         following.discard()
