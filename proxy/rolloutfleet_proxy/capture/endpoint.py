@@ -34,7 +34,7 @@ from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.domain.lineage import Lineage
 from rolloutfleet_proxy.domain.messages import Conversation
 from rolloutfleet_proxy.domain.session import OPEN
-from rolloutfleet_proxy.http.departures import Callers
+from rolloutfleet_proxy.http.departures import RESET_INTERVAL, Callers
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.in_flight import Held, InFlight
 from rolloutfleet_proxy.process.drain import Drains
@@ -132,9 +132,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         alike = (session.name, attempt.digest)
         found = earlier(session, attempt)
         while not isinstance(found, Call):
-            if alike in self.callers and asked.closed():
+            left = alike in self.callers and asked.closed()
+            if left:
                 raise ClientLeft  # Who waits may be its own retry, which was read before it.
-            if not await self.callers.departed(alike):
+            if left is None:
+                await asyncio.sleep(RESET_INTERVAL)
+            elif not await self.callers.departed(alike):
                 if found is not None or not self.drains.holds(let_in=attempt.marked or came_before):
                     break
                 with session.calls.arriving(), told.held():

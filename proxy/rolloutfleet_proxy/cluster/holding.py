@@ -11,6 +11,7 @@ from typing import Final
 
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.domain.errors import OwnerUnreachable, Stopping
+from rolloutfleet_proxy.http.departures import Closed
 
 MOST_HELD: Final = 64 << 20
 """Bytes of memory that held calls take; a call for which there is no room is refused."""
@@ -38,7 +39,7 @@ class Holding:
         """When a call that begins to wait now is refused, by the loop's clock."""
         return asyncio.get_running_loop().time() + self.max_hold()
 
-    async def wait(self, unreachable: OwnerUnreachable, *, body: int, until: float, left: Callable[[], bool]) -> bool:
+    async def wait(self, unreachable: OwnerUnreachable, *, body: int, until: float, left: Closed) -> bool:
         """Return True once the proxy that could not be reached answers again, False once the caller has left. `body` is
         the declared length of the request's, in bytes; 0 where none is declared.
 
@@ -53,7 +54,7 @@ class Holding:
         finally:
             self._held -= takes
 
-    async def _wait(self, unreachable: OwnerUnreachable, *, until: float, left: Callable[[], bool]) -> bool:
+    async def _wait(self, unreachable: OwnerUnreachable, *, until: float, left: Closed) -> bool:
         peers, ordinal = self.peers, unreachable.ordinal
         now = asyncio.get_running_loop().time
         while peers.is_silent(ordinal):

@@ -12,8 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-Closed = Callable[[], bool]
-"""A look whether the client has closed the connection. If so, the app has been told when this returns."""
+Closed = Callable[[], bool | None]
+"""A look whether the client has closed the connection. If so, the app has been told when this returns. None where it
+may still wait for its answer: that is known after `RESET_INTERVAL`."""
+RESET_INTERVAL: Final = 0.05
+"""Seconds after which a client that has closed its sending side, and has left, has reset the connection. It is looked
+at as often."""
 
 CLOSED: Final = "rolloutfleet.closed"
 
@@ -60,11 +64,15 @@ class Callers:
                 caller.gone.set_result(None)
 
     async def departed(self, alike: Hashable) -> bool:
-        """Return when those have left who have closed their connections; False, and at once, where nobody has."""
-        leaving = [caller for caller in self._waiting.get(alike, ()) if caller.closed()]
+        """Return when those have left who have closed their connections; False, and at once, where nobody has, or may
+        have."""
+        looks = {caller: caller.closed() for caller in self._waiting.get(alike, ())}
+        leaving = [caller for caller, closed in looks.items() if closed]
         for caller in leaving:
             caller.gone = caller.gone or asyncio.get_running_loop().create_future()
         futures = [caller.gone for caller in leaving if caller.gone is not None]
         if futures:
             await asyncio.wait(futures)
-        return bool(futures)
+        elif None in looks.values():
+            await asyncio.sleep(RESET_INTERVAL)
+        return not all(closed is False for closed in looks.values())

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from rolloutfleet.http_serving import Answer, BoundedProtocol, Refused
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.connections import Connections, Taking, has_ended, in_the_system, was_reset
-from rolloutfleet_proxy.http.departures import CLOSED
+from rolloutfleet_proxy.http.departures import CLOSED, RESET_INTERVAL
 from rolloutfleet_proxy.http.errors import HeadTooLarge, MalformedRequest, RequestTimeout, answer_to
 from rolloutfleet_proxy.http.headers import FROM_PEER, MORE_BYTES, MORE_HEADERS, PASSED
 from rolloutfleet_proxy.http.last_bytes import EMPTIED
@@ -31,8 +31,6 @@ WRITE_TIMEOUT: Final = 60.0
 """In which a client must take some of the answer that waits for it."""
 PEER_WRITE_TIMEOUT: Final = 600.0
 """The same for another proxy, which reads no faster than its own client, and in large pieces."""
-RESET_INTERVAL: Final = 0.05
-"""How often a client that has closed its sending side is looked at, whether it has left."""
 
 _HEAD = b"HTTP/1.1 "
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -71,8 +69,10 @@ class HttpProtocol(BoundedProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a client that may wait for its answer."""
-        if self._half_closed:
-            return True  # Reading has begun again, as the app asked for it.
+        return self._half_closed or self._half_close()  # Reading may have begun again, as the app asked for it.
+
+    def _half_close(self) -> bool:
+        """Find out whether a client that sends no more waits for its answer; False where it can't wait for any."""
         answering = self._answering
         if answering is None or not self._in_flight() or not self._awaits(answering):
             return False
@@ -128,14 +128,19 @@ class HttpProtocol(BoundedProtocol):
     def _answer(self, refused: Refused) -> Answer:
         return answer_to(_error(refused))
 
-    def closed(self) -> bool:
+    def closed(self) -> bool | None:
         """Look whether the client has closed the connection. Whoever answers is told now, as if the loop had read of
         it. What was written to a client that still reads is not kept from it."""
-        has_left = has_ended if self.loop.time() < self._waits_from else was_reset
-        if not self._lost and has_left(self.transport):
+        if self._lost:
+            return True
+        ended = has_ended(self.transport)
+        if ended and not self._half_closed:
+            self._half_close()
+        if was_reset(self.transport) if self._waits_from < math.inf else ended:
             self.transport.close()
             self._lose()
-        return self._lost
+            return True
+        return None if self.loop.time() < self._waits_from < math.inf else False
 
     async def emptied(self) -> bool:
         """Wait until all that was written is out of the process; False where the connection was lost before."""

@@ -156,6 +156,13 @@ async def said(connection: socket.socket) -> bytes:
     return await asyncio.get_running_loop().sock_recv(connection, 1 << 16)
 
 
+async def all_said(connection: socket.socket) -> bytes:
+    found = b""
+    while piece := await said(connection):
+        found += piece
+    return found
+
+
 @pytest.mark.parametrize("owner", [0, 1], ids=["owner", "passed on"])
 @pytest.mark.parametrize("under_way", [True, False], ids=["under way", "unread"])
 async def test_a_retry_that_is_heard_together_with_its_callers_leaving_is_one_generation_with_it(
@@ -178,6 +185,25 @@ async def test_a_retry_that_is_heard_together_with_its_callers_leaving_is_one_ge
                 while not await session.turns():
                     await asyncio.sleep(0.01)
         assert (proxies.generations, await session.turns()) == (before + 1, 1), (stream, mark)
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=["owner", "passed on"])
+@pytest.mark.parametrize("under_way", [True, False], ids=["under way", "unread"])
+async def test_half_closed_callers_of_equal_calls_are_both_answered(
+    proxies: Proxies, order: None, under_way: bool, owner: int
+) -> None:
+    session = await proxies.session(owner)
+    proxies.engine.faults.append(Fault(kind="slow"))
+    with closing(await proxies.connect()) as first, closing(await proxies.connect()) as second:
+        first.sendall(session.asking())
+        if under_way:
+            await comes_true(lambda: proxies.engine.running)
+        first.shutdown(socket.SHUT_WR)
+        second.sendall(session.asking())
+        second.shutdown(socket.SHUT_WR)
+        answers = await asyncio.gather(all_said(first), all_said(second))
+    assert [answer.count(b"HTTP/1.1 200 ") for answer in answers] == [1, 1]
+    assert await session.turns() == 2
 
 
 @pytest.mark.parametrize("owner", [0, 1], ids=["owner", "passed on"])

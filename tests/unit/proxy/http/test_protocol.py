@@ -10,6 +10,7 @@ from tests.waiting import PATIENCE, comes_true
 
 from rolloutfleet.http_serving import HEAD_BYTES, HEAD_TIMEOUT, HEADERS, LINGER_TIMEOUT, MAX_PIPELINED, REST_TIMEOUT
 from rolloutfleet_proxy.http.connections import for_clients
+from rolloutfleet_proxy.http.departures import RESET_INTERVAL
 from rolloutfleet_proxy.http.protocol import HttpProtocol
 
 LARGE = 4 << 20
@@ -386,12 +387,18 @@ async def test_a_half_closed_client_is_answered(server: Server, asked: bytes) ->
     assert said[-1].endswith(b"ok")
 
 
-async def test_a_half_closed_client_is_answered_though_somebody_looks_whether_it_has_left(server: Server) -> None:
+@pytest.mark.parametrize("seconds", [None, 0.0, RESET_INTERVAL / 2, RESET_INTERVAL])
+async def test_a_half_closed_client_is_answered_though_somebody_looks_whether_it_has_left(
+    server: Server, seconds: float | None
+) -> None:
     client = await server.connect(HELD)
     await server.app.begun.wait()
     client.half_close()
-    await asyncio.sleep(A_LOOK)
-    assert not server.app.closed()
+    if seconds is not None:
+        await asyncio.sleep(seconds)
+    assert server.app.closed() is (False if seconds == RESET_INTERVAL else None)
+    await asyncio.sleep(RESET_INTERVAL)
+    assert server.app.closed() is False
     server.app.go_on.set()
     assert (await client.rest()).endswith(b"ok")
 
