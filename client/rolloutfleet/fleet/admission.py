@@ -127,7 +127,7 @@ class Admission:
         return ". Close or delete them, or say how they end: recover(…, open='close')"
 
     async def _until_admitted(self, sessions: int) -> None:
-        idle_since, told = self._proxies.clock(), False
+        idle_since = self._proxies.clock()
         with self._waiting.line("waiting for room") as tell:
             while True:
                 if self.manager.submit_if_room(sessions, version=self._weights.version):
@@ -135,8 +135,8 @@ class Admission:
                 tell(f"waiting for room: {self._described()}", 0)
                 if self.manager.counts.running:
                     idle_since = self._proxies.clock()
-                elif not told and self._proxies.clock() - idle_since >= IDLE:
-                    told = True
+                elif self._proxies.clock() - idle_since >= IDLE:
+                    idle_since = float("inf")
                     log.warning("waiting for another version, or for an export of what is held: %s", self._described())
                 if self._polling is None or self._polling.done():
                     # Beside the wait: a proxy that is slow to say must not hold up a session that could start.
