@@ -86,6 +86,7 @@ class Fleets:
                     await self._lease.leading.wait()
                 if not self._shared.others.now.leave_us(key[0]):
                     reconciler.begin_anew()
+                    self._shared.metrics.forget(*key)
                     wake.event.clear()
                     due = BACKOFF.longest
                     continue
@@ -144,6 +145,8 @@ class Fleets:
         self.wake_all()
         for task in self._passes:
             task.cancel()
+        for key in self._tasks:
+            self._shared.metrics.forget(*key)
 
     def _forget(self, key: Key) -> None:
         """The fleet is gone. If another of that name comes, its first event makes a new task."""

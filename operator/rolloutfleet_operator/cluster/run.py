@@ -53,8 +53,7 @@ async def run(settings: OperatorSettings) -> None:
         stack.push_async_callback(for_the_lease.close)
         http = HttpClient()
         stack.push_async_callback(http.close)
-        health, metrics, slots = Health(time.monotonic), OperatorMetrics(), Slots()
-        metrics.held.set_function(lambda: slots.held)
+        health, metrics = Health(time.monotonic), OperatorMetrics()
         try:
             runner = await serve(*settings.address, health, metrics)
         except OSError as error:
@@ -65,7 +64,7 @@ async def run(settings: OperatorSettings) -> None:
             executor=Executor(api, ProxyClient(http), GatewayClient(http)),
             operator=settings,
             version=own_version(),
-            slots=slots,
+            slots=Slots(),
             clock=time.time,
             metrics=metrics,
             others=Watch(api, settings, time.time),
@@ -85,6 +84,7 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
     where = f"namespace {namespace}" if namespace else "all namespaces"
     logger.info("rolloutfleet-operator %s manages fleets in %s", shared.version, where)
     shared.metrics.leading.set_function(lease.leading.is_set)
+    shared.metrics.held.set_function(lambda: shared.slots.held if lease.leading.is_set() else 0)
     stopping = asyncio.Event()
     # kopf puts its own handler in its place, but begins later. Uncaught, SIGTERM would leave the Lease held.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

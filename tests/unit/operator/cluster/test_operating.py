@@ -480,6 +480,26 @@ async def test_a_pass_under_way_ends_with_the_lease(
         await begun.wait()  # and another begins when it is held again
 
 
+async def test_figures_of_fleets_are_shown_only_by_the_operator_that_acts(server: ApiServer, fleet: FleetThere) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("PUT", "Lease"):
+            raise Refusal(503, "ServiceUnavailable")
+
+    not_ready = {"condition": "Ready", "status": "False"}
+    async with operating(server) as operator:
+        registry = operator.shared.metrics.registry
+        await comes_true(lambda: registry.get_sample_value(Metric.FLEETS, not_ready) == 1)
+        await operator.until_passes(2)
+        operator.shared.slots.note("rl/math", held=1, slot_requests=())
+        assert operator.figure(Metric.SLOTS_HELD) == 1
+        server.refusing.append(refuse)
+        await comes_true(lambda: not operator.lease.leading.is_set())
+        assert registry.get_sample_value(Metric.FLEETS, not_ready) is None
+        assert operator.figure(Metric.SLOTS_HELD) == 0
+        server.refusing.clear()
+        await comes_true(lambda: registry.get_sample_value(Metric.FLEETS, not_ready) == 1)
+
+
 async def test_a_pass_that_is_cut_while_it_waits_for_a_turn_gives_none_back(
     server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
