@@ -95,9 +95,8 @@ class Executor:
         about = [{"apiVersion": API_VERSION, "kind": KIND, "name": fleet.name, "uid": fleet.uid}]
         pod = endpoints.pods.get(emitted.pod) if emitted.pod else None
         if pod is not None:
-            about.append(
-                {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-            )
+            meta = pod["metadata"]
+            about.append({"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]})
         for each in about:
             await self._write(event(fleet, emitted, each, now))
 
