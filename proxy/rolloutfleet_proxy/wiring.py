@@ -78,7 +78,7 @@ from rolloutfleet_proxy.store import commits as last_commits
 from rolloutfleet_proxy.store.boots import Crash
 from rolloutfleet_proxy.store.compacting import compact
 from rolloutfleet_proxy.store.database import Belonging, open_database
-from rolloutfleet_proxy.store.sessions import count_by_state
+from rolloutfleet_proxy.store.sessions import count_open
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.tally import Tally
 from rolloutfleet_proxy.store.weights import load
@@ -287,7 +287,7 @@ async def _parts(stack: AsyncExitStack, settings: ProxySettings, start: Start, a
         admission=Admission(
             settings.sessions.limits,
             store.database,
-            sessions_open=(await reader.run(count_by_state))["open"],
+            sessions_open=await reader.run(count_open),
             shard_bytes=lambda: shards.nbytes,
         ),
         adopted=await Adopted.load(reader, store.owner),

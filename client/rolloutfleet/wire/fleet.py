@@ -249,6 +249,8 @@ class Stats(Covering):
     paused: bool
     past_max_hold: bool = False
     sessions: SessionCounts
+    held: dict[str, int] = Field(default_factory=dict)
+    """turns, sessions: live or leased."""
     leases: int | None = None
     """In force; None of an older proxy."""
     in_flight: int

@@ -169,6 +169,7 @@ class Lease:
 
 
 def is_alive(lease: Object, now: float) -> bool:
+    """True where an operator has renewed it, as far as the others go by that."""
     # More patient than whoever waits for the Lease: clocks differ, and a replaced operator takes a moment, in which
     # nobody holds it.
     return now - seconds_of((lease.get("spec") or {}).get("renewTime") or "") < 4 * DURATION

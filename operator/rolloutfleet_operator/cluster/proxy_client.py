@@ -3,7 +3,6 @@
 A proxy that does not answer is nothing unusual, and no exception: each method's result can say so.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,13 +32,15 @@ class ProxyClient:
 
     async def stats(self, url: str, key: str, *, audit: bool) -> ProxyStats | None:
         """None where it did not answer, or not with figures. Raises KeyRefused."""
-        paths = ("/stats", "/audit") if audit else ("/stats",)
-        answer, *recounted = await asyncio.gather(*(self._get(url + path, key) for path in paths))
+        answer = await self._get(f"{url}/stats", key)
         if answer.status in _REFUSALS:
             raise KeyRefused(url)
         figures = answer.json()
         try:
-            return None if figures is None else proxy_stats(figures, recounted[0].json() if recounted else None)
+            if figures is not None and audit and "held" not in figures:  # it is of an earlier release
+                sums = (await self._get(f"{url}/audit", key)).json()
+                figures["held"] = None if sums is None else {kind: _held(sums[kind]) for kind in ("turns", "sessions")}
+            return None if figures is None else proxy_stats(figures)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -70,15 +71,16 @@ class ProxyClient:
         return await self._http.ask("GET", url, key, timeout=POLL_TIMEOUT)
 
 
-def proxy_stats(figures: Mapping[str, Any], audit: Mapping[str, Any] | None) -> ProxyStats:
-    """A proxy's /stats, and /audit where it was asked. Raises KeyError, TypeError or ValueError for anything else."""
+def proxy_stats(figures: Mapping[str, Any]) -> ProxyStats:
+    """A proxy's /stats. Raises KeyError, TypeError or ValueError for anything else."""
     dump, settings = figures["dump"], figures["settings"]
+    held = figures.get("held") or {}
     return ProxyStats(
         rss=int(figures["rss_bytes"]),
         sessions_open=int(figures["sessions"]["open"]),
         in_flight=int(figures["in_flight"]),
-        held_sessions=None if audit is None else _held(audit["sessions"]),
-        held_turns=None if audit is None else _held(audit["turns"]),
+        held_sessions=held.get("sessions"),
+        held_turns=held.get("turns"),
         drain=None if figures.get("drain") is None else Drain.model_validate(figures["drain"]),
         boots=tuple(Boot.model_validate(each) for each in figures["boots"]),
         dump_failing=bool(dump["failing"]),

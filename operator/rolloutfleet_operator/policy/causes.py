@@ -147,11 +147,6 @@ def _is_over_budget(pod: ObservedPod, state: FleetState) -> bool:
     return verdict is not None and verdict.standing in (Standing.COOLING, Standing.DUE)
 
 
-def _of_the_same_terms(entry: RestartStatus, pod: ObservedPod, state: FleetState) -> bool:
-    """A budget or template that is new clears what came of the old."""
-    return memory.attempt_of(entry.id, state.terms) > 0
-
-
 def _requested(pod: ObservedPod, state: FleetState) -> Need | None:
     """An outdated pod is restarted for it when it may get its new template."""
     may = pod in state.roll.replaceable or not _is_outdated(pod, state)
@@ -202,7 +197,8 @@ MEMORY: Final = RestartCause(
     counter="memory",
     action="MemoryRestart",
     needed=_over_budget,
-    wanted=_of_the_same_terms,
+    # A budget or template that is new clears what came of the old.
+    wanted=lambda entry, pod, state: memory.attempt_of(entry.id, state.terms) > 0,
     cooldown=_no_cooldown,  # `memory.judge` counts it from the newest boot of any kind
     label=Label(value="over-budget", holds=_is_over_budget),
 )

@@ -110,7 +110,7 @@ class Decision:
     """Of the operator's slots."""
     slot_requests: tuple[SlotRequest, ...]
     audit: frozenset[str]
-    """Pods whose /audit is asked for with the next poll."""
+    """Pods of which the next poll has to say what they hold; those of earlier releases are asked for /audit then."""
     requeue_at: float | None
     """When to decide again at the latest, if nothing is seen to change before."""
     suspended: bool

@@ -62,16 +62,16 @@ NO_RUN: Final = Run()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStats:
-    """A proxy's answers: /stats, and /audit where the executor asked for it."""
+    """A proxy's answer: /stats, and of one of an earlier release /audit where the executor asked for it."""
 
     rss: int
     store_id: str = ""
     sessions_open: int = 0
     in_flight: int = 0
     held_sessions: int | None = None
-    """Sessions live or leased, by /audit; None where it was not asked."""
+    """Sessions live or leased; None where an earlier release was not asked."""
     held_turns: int | None = None
-    """Turns live or leased (neither acknowledged nor dumped), by /audit; None where it was not asked."""
+    """Turns live or leased (neither acknowledged nor dumped); None where an earlier release was not asked."""
     drain: Drain | None = None
     """The one that it is in; see docs/restarts.md."""
     boots: tuple[Boot, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import Gauge
 
-from rolloutfleet_proxy.domain.ledger import SESSIONS, TURNS
+from rolloutfleet_proxy.domain.ledger import LEASED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.engine.probing import Probing
 from rolloutfleet_proxy.http.in_flight import InFlight
@@ -22,7 +22,6 @@ from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.store import boots, leases
 from rolloutfleet_proxy.store.audit import audit, ledger
 from rolloutfleet_proxy.store.database import store_bytes
-from rolloutfleet_proxy.store.sessions import count_by_state
 from rolloutfleet_proxy.telemetry import events
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label, total
 from rolloutfleet_proxy.tokens.tokenizing import Tokenizing
@@ -49,13 +48,13 @@ class Figures:
     async def stats(self) -> dict[str, Any]:
         """What /stats answers of this proxy. Memory is that of a whole process tree."""
         store = self.sessions.store
-        sessions, booted, leased, taken = await asyncio.gather(
-            store.recounting.run(count_by_state),
+        sums, booted, leased, taken = await asyncio.gather(
+            store.read(ledger),
             store.read(boots.load),
             store.read(leases.count_open),
             asyncio.to_thread(resident.of_tree),
         )
-        weights, reserve = self.gate, store.database.reserve
+        weights, reserve, opened = self.gate, store.database.reserve, self.sessions.admission.sessions_open
         full = await asyncio.to_thread(self.sessions.admission.is_full)
         return {
             "ordinal": store.owner.ordinal,
@@ -67,7 +66,9 @@ class Figures:
             "epoch": weights.epoch,
             "paused": weights.paused,
             "past_max_hold": weights.overdue,
-            "sessions": sessions,
+            # Of rows and memory, neither of which waits for the other.
+            "sessions": {"open": opened, "ended": max(0, sums["keys"] - opened)},
+            "held": {kind: sums[kind][LIVE] + sums[kind][LEASED] for kind in (TURNS, SESSIONS)},
             "leases": leased,
             "in_flight": self.metrics.in_flight,
             **asdict(taken),

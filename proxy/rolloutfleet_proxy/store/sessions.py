@@ -150,10 +150,9 @@ def wait_to_be_claimed(transaction: Transaction, sessions: Iterable[int]) -> Non
     )
 
 
-def count_by_state(connection: sqlite3.Connection) -> dict[str, int]:
-    """How many sessions are open, and how many ended but still have rows."""
-    row = connection.execute("SELECT count(*) FILTER (WHERE state = 'open'), count(*) FROM sessions").fetchone()
-    return {"open": row[0], "ended": row[1] - row[0]}
+def count_open(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM sessions WHERE state = 'open'").fetchone()
+    return int(count)
 
 
 def load_figures(connection: sqlite3.Connection, session: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ async def test_lookups_wait_for_no_audit_and_no_list(fleet: Fleet, tmp_path: Pat
         try:
             chat = {"authorization": f"Bearer {session['api_key']}"}
             (await admin.post(f"{path}/v1/chat/completions", json=CHAT, headers=chat)).raise_for_status()
-            for url in (path, f"{path}/turns", "/metrics", "/sessions", path):
+            for url in (path, f"{path}/turns", "/metrics", "/stats", "/sessions", path):
                 (await admin.get(url)).raise_for_status()
             assert not any(task.done() for task in (occupied, *looking))
         finally:

@@ -15,7 +15,7 @@ from rolloutfleet_proxy.domain.errors import DiskFull
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.sessions.admission import Admission, Places
 from rolloutfleet_proxy.store.database import Database, open_database
-from rolloutfleet_proxy.store.sessions import count_by_state, start
+from rolloutfleet_proxy.store.sessions import count_open, start
 from rolloutfleet_proxy.store.transaction import Transaction
 from rolloutfleet_proxy.store.writer import ServedClock, Writer
 
@@ -64,7 +64,7 @@ async def test_starts_at_once_never_pass_the_limit_and_leave_no_place_free(
         outcomes = await asyncio.gather(*(one(fails=fails) for _ in range(60)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ValueError if fails else type(None), NoRoom}
     connection = database.connect(read_only=True)
-    assert count_by_state(connection)["open"] == admission.sessions_open == MOST
+    assert count_open(connection) == admission.sessions_open == MOST
     connection.close()
     assert not admission.has_room(1)
     admission.sessions_open -= 1
