@@ -5,6 +5,8 @@ a key in steps, so that no proxy is ever called with a key that it has not read 
 
     [old] → [old, new], until every proxy takes the new one → [new, old], for `auth.overlap` → [new]
 
+Another id waits until the last step.
+
 With the key of the control plane the operator adds engines to gateways, and proxies list them. A gateway keeps it for
 as long as it runs: a new key, after its Secret was deleted, replaces the gateways' pods.
 """
@@ -103,7 +105,7 @@ def wanted(fleet: Fleet, there: Keys | None, *, taken: bool, now: float, fresh: 
     asked = fleet.spec.auth.rotate.id if fleet.spec.auth.rotate is not None else ""
     if there is None:
         return Keys(keys=(fresh,), rotation=asked)
-    if asked and asked != there.rotation:
+    if asked and asked != there.rotation and there.leading_since is None:
         return Keys(keys=(there.keys[0], fresh), rotation=asked)
     if len(there.keys) < 2:
         return there

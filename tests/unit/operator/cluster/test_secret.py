@@ -32,10 +32,18 @@ def test_a_new_id_rotates_in_steps() -> None:
     assert wanted(ROTATING, done, taken=True, now=NOW + 86400.0, fresh="c") == done
 
 
-def test_another_id_in_the_middle_of_a_rotation_leaves_the_key_in_use_valid() -> None:
+def test_another_id_in_the_middle_of_a_rotation_waits_until_the_old_key_has_had_its_overlap() -> None:
     leading = Keys(keys=("b", "a"), rotation="two", leading_since=NOW)
+    third = fleet_of(auth={"rotate": {"id": "three"}, "overlap": "10m"})
+    assert wanted(third, leading, taken=True, now=NOW + 599.0, fresh="c") == leading
+    done = wanted(third, leading, taken=True, now=NOW + 600.0, fresh="c")
+    assert wanted(third, done, taken=True, now=NOW + 601.0, fresh="c").keys == ("b", "c")
+
+
+def test_another_id_before_every_proxy_takes_the_new_key_leaves_the_key_in_use_valid() -> None:
+    adding = Keys(keys=("a", "b"), rotation="two")
     third = fleet_of(auth={"rotate": {"id": "three"}})
-    assert wanted(third, leading, taken=True, now=NOW, fresh="c").keys == ("b", "c")
+    assert wanted(third, adding, taken=False, now=NOW, fresh="c").keys == ("a", "c")
 
 
 def test_the_fleet_keeps_the_id_it_was_made_with() -> None:
