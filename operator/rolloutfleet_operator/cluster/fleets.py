@@ -82,10 +82,10 @@ class Fleets:
             while True:
                 await self._until(wake.event, due)
                 if not self._lease.leading.is_set():
-                    reconciler.begin_anew()
+                    reconciler.begin_anew(failed=False)
                     await self._lease.leading.wait()
                 if not self._shared.others.now.leave_us(key[0]):
-                    reconciler.begin_anew()
+                    reconciler.begin_anew(failed=True)
                     self._shared.metrics.forget(*key)
                     wake.event.clear()
                     due = BACKOFF.longest
@@ -121,7 +121,7 @@ class Fleets:
         else:
             self._health.passed()
             return next_in, True
-        reconciler.begin_anew()
+        reconciler.begin_anew(failed=True)
         self._shared.metrics.errors.inc()
         self._health.failed()
         return 0.0, False

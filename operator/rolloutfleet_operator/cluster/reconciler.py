@@ -147,10 +147,13 @@ class Reconciler:
     def key(self) -> str:
         return f"{self._namespace}/{self._name}"
 
-    def begin_anew(self) -> None:
-        """Read everything in the next pass, which the other fleets wait for: all may have changed since the last."""
+    def begin_anew(self, *, failed: bool) -> None:
+        """Read everything in the next pass, which the other fleets wait for: all may have changed since the last.
+
+        They don't wait for long where this fleet's passes `failed`, or are not made.
+        """
         self._snapshot = None
-        self._shared.slots.expect(self.key)
+        self._shared.slots.expect(self.key, failed_at=self._now() if failed else None)
 
     async def reconcile(self, changed: Set[str]) -> float | None:
         """One pass. Returns when the next one is due, in seconds from now; None where the fleet is gone or going.
@@ -179,7 +182,7 @@ class Reconciler:
                 await self._write_unusable(body, problem)
 
     async def _write_unusable(self, body: Object, problem: Problem) -> None:
-        self.begin_anew()
+        self.begin_anew(failed=True)
         await self._write(body, unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now()))
 
     async def _reconcile(self, changed: Set[str]) -> float | None:

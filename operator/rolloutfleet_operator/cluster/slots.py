@@ -11,7 +11,7 @@ from typing import Final
 from rolloutfleet_operator.policy.observed import OtherFleets, SlotRequest
 
 LOOKED_AT_WITHIN: Final = 60.0
-"""Seconds after which a fleet that could not be looked at holds up the others no more."""
+"""Seconds of failures after which a fleet that could not be looked at holds up the others no more."""
 
 
 class Slots:
@@ -19,11 +19,12 @@ class Slots:
         self._notes: dict[str, tuple[int, tuple[SlotRequest, ...]]] = {}
         """What each fleet holds, and what it waits for."""
         self._expected: dict[str, float | None] = {}
-        """Fleets that have to be looked at, and since when another waits for that."""
+        """Fleets that have to be looked at, and since when that fails."""
 
-    def expect(self, fleet: str) -> None:
-        """There is that fleet, and what is noted of it may not be so any more."""
-        self._expected.setdefault(fleet, None)
+    def expect(self, fleet: str, *, failed_at: float | None = None) -> None:
+        """There is that fleet, and what is noted of it may not be so any more; `failed_at`: a look failed then."""
+        if failed_at is None or self._expected.get(fleet) is None:
+            self._expected[fleet] = failed_at
 
     def forget(self, fleet: str) -> None:
         self._expected.pop(fleet, None)
@@ -35,9 +36,8 @@ class Slots:
 
     def other_fleets(self, fleet: str, now: float) -> OtherFleets:
         """What the other fleets do."""
-        waited = {name: now if since is None else since for name, since in self._expected.items() if name != fleet}
-        self._expected |= waited
-        late = {name for name, since in waited.items() if now - since > LOOKED_AT_WITHIN}
+        waited = {name: since for name, since in self._expected.items() if name != fleet}
+        late = {name for name, since in waited.items() if since is not None and now - since > LOOKED_AT_WITHIN}
         self._notes = {name: note for name, note in self._notes.items() if name not in late}
         others = [note for name, note in self._notes.items() if name != fleet]
         return OtherFleets(

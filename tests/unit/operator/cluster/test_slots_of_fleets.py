@@ -16,12 +16,18 @@ def looked_at(*fleets: str, held: int = 0) -> Slots:
     return slots
 
 
-def test_nothing_is_known_before_each_fleet_was_looked_at_or_for_a_minute() -> None:
+def test_nothing_is_known_before_each_fleet_was_looked_at_or_that_failed_for_a_minute() -> None:
     slots = looked_at("b")
     slots.expect("a")
-    assert slots.other_fleets("b", 1000) == UNKNOWN
-    assert slots.other_fleets("b", 1000 + LOOKED_AT_WITHIN) == UNKNOWN, "since the first that asked"
-    assert slots.other_fleets("b", 1000 + LATER) == OtherFleets()
+    assert slots.other_fleets("b", 1000) == slots.other_fleets("b", 1000 + LATER) == UNKNOWN, (
+        "its pass is still to come"
+    )
+    slots.expect("a", failed_at=2000)
+    slots.expect("a", failed_at=2010)
+    assert slots.other_fleets("b", 2000 + LOOKED_AT_WITHIN) == UNKNOWN
+    assert slots.other_fleets("b", 2000 + LATER) == OtherFleets(), "since the first that failed"
+    slots.expect("a")
+    assert slots.other_fleets("b", 2000 + LATER) == UNKNOWN, "as after a time without the Lease"
 
 
 def test_slots_held_and_waited_for_are_told_to_the_other_fleets() -> None:
@@ -35,9 +41,8 @@ def test_slots_held_and_waited_for_are_told_to_the_other_fleets() -> None:
 
 def test_a_fleet_whose_passes_fail_holds_its_slot_for_a_minute_in_which_nothing_is_begun() -> None:
     slots = looked_at("a", "b", held=1)
-    slots.expect("a")
+    slots.expect("a", failed_at=1000)
     assert slots.other_fleets("b", 1000) == OtherFleets(held=1, known=False)
-    slots.expect("a")
     assert slots.other_fleets("b", 1000 + LATER) == OtherFleets()
     assert slots.held == 1
     slots.note("a", held=1, slot_requests=[])
