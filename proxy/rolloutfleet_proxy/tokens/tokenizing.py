@@ -64,7 +64,8 @@ class Tokenizing:
         Candidates are loaded in another thread, the first may be on the loop and must not wait. Raises Unrenderable,
         RenderProcessFailed.
         """
-        if self._may_be_short(messages, args, candidates) and not self._near.unfinished:
+        quickly = self.chat_format.vocabulary.encodes_quickly()
+        if quickly and not self._near.unfinished and _is_short(messages, args, candidates):
             begun()
             limits = iter((_SHORT_CHARACTERS,))  # of one render: nothing is short enough for another
 
@@ -97,13 +98,6 @@ class Tokenizing:
         await asyncio.to_thread(self._helper.stop)
         await asyncio.gather(self._near.close(), self._far.close())
 
-    def _may_be_short(self, messages: Sequence[Message], args: TemplateArgs, candidates: Sequence[Candidate]) -> bool:
-        """Whether a prompt that extends the first candidate, or begins anew without one, has little text to encode."""
-        if not self.chat_format.vocabulary.encodes_quickly():
-            return False
-        new = _json(messages[candidates[0].length :], None) if candidates else _json(messages, args.tools)
-        return len(new) <= _SHORT_CHARACTERS
-
     def _render_here(self, longest: int, longest_quickly: int, ask: Ask) -> array[int] | None:
         """`ChatFormat.rendered`, of so many characters where they are encoded by `tokenizers`, and of so many where all
         are by `fastokens`. Raises _TooLong."""
@@ -112,6 +106,12 @@ class Tokenizing:
         if len(text) > longest and not is_quick:
             raise _TooLong
         return self.chat_format.rendered(ask)
+
+
+def _is_short(messages: Sequence[Message], args: TemplateArgs, candidates: Sequence[Candidate]) -> bool:
+    """Whether a prompt that extends the first candidate, or begins anew without one, has little text to encode."""
+    new = _json(messages[candidates[0].length :], None) if candidates else _json(messages, args.tools)
+    return len(new) <= _SHORT_CHARACTERS
 
 
 def _json(messages: Sequence[Message], tools: list[Any] | None) -> str:
