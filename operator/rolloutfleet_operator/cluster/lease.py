@@ -13,15 +13,13 @@ from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, O
 from rolloutfleet_operator.cluster.children.names import OPERATOR
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.settings import OperatorSettings
-from rolloutfleet_operator.policy.observed import GROUP, seconds_of
+from rolloutfleet_operator.policy.observed import GROUP
 
 DURATION: Final = 15
 """Seconds without a sign of life after which another may take the Lease."""
 RENEW_EVERY: Final = 5.0
 GIVE_UP_AFTER: Final = 10.0
 """Seconds without a renewal after which nothing is done any more: before anybody else may begin."""
-INTERVAL: Final = 10.0
-"""Seconds between an operator's looks at the others' Leases."""
 SCOPE: Final = f"{GROUP}/namespace"
 """On the Lease of an operator of one namespace: which."""
 LABELS: Final = {"app.kubernetes.io/name": OPERATOR}
@@ -49,7 +47,7 @@ class Lease:
         self.leading = asyncio.Event()
         self.on_end: list[Callable[[], object]] = []
         """Called when it may act no more."""
-        self._renewed, self._acts_at = 0.0, 0.0
+        self._renewed = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._seen: tuple[Any, float] = (None, 0.0)
         """The holder's last sign of life, and when it was first seen here: clocks of machines may differ."""
@@ -110,8 +108,6 @@ class Lease:
         if self._timer is not None:
             self._timer.cancel()
         if not self.leading.is_set():
-            if began < self._acts_at:
-                return
             logger.info("this operator acts now (%s)", self._identity)
             self.leading.set()
         self._due()
@@ -128,8 +124,6 @@ class Lease:
 
     async def _take(self, found: Object | None) -> None:
         now = _micro(self._wall())
-        if self._scope and (found is None or not is_alive(found, self._wall())):
-            self._acts_at = self._boot() + 2 * INTERVAL  # by then one of the whole cluster leaves the namespace alone
         spec: dict[str, Any] = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION,
@@ -166,13 +160,6 @@ class Lease:
                     await self._api.replace({**found, "spec": spec})
         except (ApiUnreachable, ApiRefused, TimeoutError):
             return
-
-
-def is_alive(lease: Object, now: float) -> bool:
-    """True where an operator has renewed it, as far as the others go by that."""
-    # More patient than whoever waits for the Lease: clocks differ, and a replaced operator takes a moment, in which
-    # nobody holds it.
-    return now - seconds_of((lease.get("spec") or {}).get("renewTime") or "") < 4 * DURATION
 
 
 def _micro(time: float) -> str:

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, Object
-from rolloutfleet_operator.cluster.lease import INTERVAL, LABELS, SCOPE, is_alive
+from rolloutfleet_operator.cluster.lease import DURATION, LABELS, SCOPE
 from rolloutfleet_operator.cluster.logs import logger
 from rolloutfleet_operator.cluster.settings import OperatorSettings
+from rolloutfleet_operator.policy.observed import seconds_of
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
 
+INTERVAL: Final = 30.0
+"""Seconds between reads of the Leases."""
 RETRY_INTERVAL: Final = 2.0
 """Seconds until the next, where the API server did not answer."""
 
@@ -49,7 +52,7 @@ class OtherOperators:
 
 def others_of(leases: Sequence[Object], *, own: Name, scope: str | None, now: float) -> OtherOperators:
     """`scope` is the one namespace of this operator; None: it has all of them."""
-    living = (lease for lease in leases if is_alive(lease, now))
+    living = (lease for lease in leases if _is_alive(lease, now))
     alive = {(lease["metadata"]["namespace"], lease["metadata"]["name"]): lease for lease in living}
     by_age = sorted(alive, key=lambda name: (alive[name]["metadata"].get("creationTimestamp") or "", name))
     same = [name for name in by_age if _scope(alive[name]) == scope]
@@ -100,3 +103,9 @@ def _tell(before: OtherOperators, now: OtherOperators) -> None:
 def _scope(lease: Object) -> str | None:
     scope: str | None = (lease["metadata"].get("annotations") or {}).get(SCOPE)
     return scope
+
+
+def _is_alive(lease: Object, now: float) -> bool:
+    # More patient than whoever waits for the Lease: clocks differ, and a replaced operator takes a moment, in which
+    # nobody holds it.
+    return now - seconds_of((lease.get("spec") or {}).get("renewTime") or "") < 4 * DURATION

@@ -19,13 +19,13 @@ from tests.waiting import comes_true
 from rolloutfleet.spec import KIND
 from rolloutfleet.wire import Drain
 from rolloutfleet_operator.cluster import fleets as operators_fleets
+from rolloutfleet_operator.cluster import other_operators
 from rolloutfleet_operator.cluster.api import Object
 from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.fleets import BACKOFF
-from rolloutfleet_operator.cluster.lease import INTERVAL, RENEW_EVERY
 from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, KeyRefused, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
@@ -35,7 +35,7 @@ from rolloutfleet_operator.policy.observed import OtherFleets, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 
-A_LOOK = 2 * INTERVAL + BACKOFF.longest
+A_LOOK = 2 * other_operators.INTERVAL + BACKOFF.longest
 """Seconds until an operator knows of another, and each fleet of that."""
 
 
@@ -553,21 +553,6 @@ async def test_an_operator_of_the_whole_cluster_leaves_a_namespace_to_its_own(
             first.task.cancel()
             server.remove("Service", "rl", "math")
             await comes_true(lambda: fleet.children() == CHILDREN, seconds=A_LOOK)
-
-
-async def test_an_operator_of_a_namespace_acts_once_that_of_the_whole_cluster_leaves_it(
-    server: ApiServer, fleet: FleetThere
-) -> None:
-    own = OPERATOR.model_copy(update={"namespace": "rl", "lease_namespace": "rl"})
-    async with operating(server, identity="wide") as wide:
-        await comes_true(lambda: fleet.children() == CHILDREN)
-        async with operating(server, own) as first:
-            await comes_true(lambda: first.passes > 0, seconds=A_LOOK)
-            assert not wide.shared.others.now.leave_us("rl")
-        began = now()
-        async with operating(server, own, identity="two") as second:
-            await comes_true(lambda: second.passes > 0)
-            assert now() - began < 2 * RENEW_EVERY, "that one was left to its predecessor"
 
 
 async def test_it_waits_for_the_definition_and_ends_when_that_is_gone(server: ApiServer, fleet: FleetThere) -> None:
