@@ -145,8 +145,6 @@ class _Lark:
         return self._terminals.setdefault(terminal, f"TEXT_{len(self._terminals)}")
 
     def _text(self, value: str) -> str:
-        if value.startswith("{"):  # A lexeme of its own, as it is in JSON that may stand in this text's place.
-            return f'"{{" {self._text(value[1:])}'
         parts: list[str] = []
         place = 0
         for found in self._split.finditer(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from rolloutfleet_proxy.domain.errors import ContextExceeded, EvidenceRefused, U
 from rolloutfleet_proxy.engine.client import Engine, OnChunk
 from rolloutfleet_proxy.engine.errors import GrammarRefused, StructuralTags
 from rolloutfleet_proxy.engine.evidence import Evidence, Refused
-from rolloutfleet_proxy.engine.generation import GRAMMARS, JSON_SCHEMA, STRUCTURAL_TAG, Generation
+from rolloutfleet_proxy.engine.generation import GRAMMARS, STRUCTURAL_TAG, Generation
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
 from rolloutfleet_proxy.settings import SettingsInForce
@@ -51,12 +52,7 @@ class Generator(Struct, frozen=True, kw_only=True):
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
             max_new_tokens=budget,
-            sampling=bounded(
-                self._sampling(request),
-                tokens=budget,
-                longest_token=self.chat_format.vocabulary.longest_token,
-                called=request.called,
-            ),
+            sampling=self._bounded(self._sampling(request), budget, request),
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
             with_logprobs=on_chunk is not None and request.logprobs,
@@ -113,18 +109,23 @@ class Generator(Struct, frozen=True, kw_only=True):
             # With an id of its own: an engine may not have forgotten the one that it refused.
             asked = replace(asked, rid=f"{asked.rid}.wish")
         calls = job.request.calls
-        if calls is not None:
-            if self.settings.current.compatibility.requests == "strict":
-                raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
-            job.call.tools_unconstrained = True
-            self.metrics.ignored(calls.wishes)
-        return await generation.run(asked)
+        if calls is None:
+            return await generation.run(asked)
+        if self.settings.current.compatibility.requests == "strict":
+            raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
+        job.call.tools_unconstrained = True
+        self.metrics.ignored(calls.wishes)
+        fallback = self._bounded(calls.fallback, asked.max_new_tokens, job.request)
+        return await generation.run(replace(asked, sampling={**asked.sampling, **fallback}))
 
     def _tag(self, request: TurnRequest, prompted: Prompted, asked: GenerateRequest) -> str | None:
-        grammar, prompt_ids = self.chat_format.grammar, prompted.prompt.ids
         if request.calls is not None:
-            return grammar.of_calls(prompt_ids, request.calls.wanted, json_schema=asked.sampling.get(JSON_SCHEMA))
-        return grammar.thinking_first(prompt_ids, asked.sampling)
+            return self.chat_format.grammar.of_calls(prompted.prompt.ids, request.calls.wanted)
+        return self.chat_format.grammar.thinking_first(prompted.prompt.ids, asked.sampling)
+
+    def _bounded(self, sampling: Mapping[str, Any], tokens: int, request: TurnRequest) -> dict[str, Any]:
+        longest = self.chat_format.vocabulary.longest_token
+        return bounded(sampling, tokens=tokens, longest_token=longest, called=request.called)
 
     def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""

@@ -335,9 +335,10 @@ def _without_stop_token(job: TurnJob, evidence: Evidence, reader: ReplyReader) -
 
 
 def _grammar(job: TurnJob) -> str | None:
-    if job.request.calls is None or job.call.tools_unconstrained:
+    calls = job.request.calls
+    if calls is None:
         return grammar_of(job.request.sampling)
-    return STRUCTURAL_TAG
+    return grammar_of(calls.fallback) if job.call.tools_unconstrained else STRUCTURAL_TAG
 
 
 def _is_mixed(evidence: Evidence, submission: Submission) -> bool:
