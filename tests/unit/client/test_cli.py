@@ -66,6 +66,7 @@ class Failing(io.StringIO):
         raise OSError(self._error, os.strerror(self._error))
 
 
+@pytest.mark.filterwarnings("ignore:'click.utils.PacifyFlushWrapper':DeprecationWarning")  # typer takes that of click
 @pytest.mark.parametrize(
     ("error", "said"),
     [(errno.ENOSPC, "rolloutfleet: [Errno 28] No space left on device\n"), (errno.EPIPE, "")],
