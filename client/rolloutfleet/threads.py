@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_thread(act: Callable[..., T], *given: Any) -> T:
-    """What it returns. Nothing ends it before that: whoever waits for it may be cancelled all the same."""
+    """Its result. Nothing ends it before that: whoever waits for it may be cancelled all the same."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()  # From here on a wait that is cancelled can't cancel it.
     context = contextvars.copy_context()

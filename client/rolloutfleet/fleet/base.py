@@ -61,7 +61,7 @@ class SessionOptions(SessionTerms, total=False):
 
 
 class ExportTerms(TypedDict, total=False):
-    """What is leased, for how long, and in which rows, by name."""
+    """Options of a lease, by name: the trajectories, its time, the form of rows."""
 
     session_ids: Iterable[Named] | None
     group_id: str | None

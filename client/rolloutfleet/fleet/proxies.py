@@ -277,7 +277,7 @@ class Proxies:
         return self.known[ordinal].url
 
     async def _noted(self, ordinal: int, call: Awaitable[httpx.Response], *, passed_on: bool = False) -> httpx.Response:
-        """What the call answers; whether it did is noted. One that is passed on to its owner waits for that."""
+        """The answer to a call; that there was one is noted. One that is passed on to its owner waits for that."""
         try:
             answer = await call
         except Unreachable as error:

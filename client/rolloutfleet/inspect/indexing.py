@@ -20,7 +20,7 @@ MOST_FILES: Final = 100_000
 LARGEST: Final = 512 << 20
 """Bytes of an export's file, and of what a compressed one expands to: exports are read whole."""
 _OF_SESSION: Final = ("session_id", "task_id", "group_id", "outcome", "outcome_reason", "created_at", "turns", "tokens")
-"""What the head of a dump says of its session under the names that a line has."""
+"""Fields of a dump's head that have the same names in a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,13 +37,13 @@ _NOT_IN_FILES: Final[Json] = {
     "messages": [],
     "tokens": ShownTokens(start=0, input_ids=[], texts=[], logprobs=[], versions=[], loss_mask=[]),
 }
-"""What is shown of a turn where a file says nothing of it, or no texts are wanted."""
+"""Placeholders for a turn of which a file says nothing, or no texts are wanted."""
 _OF_TURN: Final = {
     *("turn_id", "number", "lineage", "branch_reason", "finish_reason", "mixed_cache"),
     *("discarded", "delivered", "created_at", "prompt_tokens", "note"),
 }
 _EXTRAS: Final = ("constrained", "biased_by", "stripped", "placeholders", "special_tokens_in_text", "sampling")
-"""What a dump says of a turn under the same names."""
+"""Fields of a turn that have the same names in a dump."""
 
 
 class Unreadable(Exception):

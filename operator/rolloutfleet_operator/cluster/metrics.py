@@ -22,7 +22,7 @@ _Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _FleetFigures:
-    """What is shown of a fleet, until it is deleted or another operator's."""
+    """Figures of a fleet, until it is deleted or another operator's."""
 
     conditions: frozenset[_Labels]
     problems: frozenset[_Labels]

@@ -21,7 +21,7 @@ LARGE_REQUEST: Final = 2 << 20
 """Bytes, those of values included, from which on a request is read and digested away from the event loop: with 64 MiB
 of text that takes 0.2 to 0.5 s, with 500,000 values as long."""
 VALUE_BYTES: Final = 128
-"""What a JSON value takes beside its text, once it is decoded and digested: mostly 90 to 150."""
+"""Bytes of a JSON value beside its text, once it is decoded and digested: mostly 90 to 150."""
 ALWAYS: Final = 10_000
 """Values that a body may have however small its limit is."""
 _FEW: Final = 32
@@ -39,7 +39,7 @@ class Body(Struct, frozen=True):
 
     content: bytes
     is_large: bool
-    """Whether it is to be read away from the event loop."""
+    """True where it is to be read away from the event loop."""
 
 
 async def read_body(

@@ -58,7 +58,7 @@ class PromptJob:
     request: TurnRequest
     lineage: Lineage
     nbytes: int
-    """That the request holds."""
+    """Bytes that the request holds."""
     conversation: Conversation | None = None
     """The digests of its messages, where they have been made."""
     begun: Callable[[], None] = lambda: None
@@ -197,7 +197,7 @@ def _named_first(session: Session, request: TurnRequest, nodes: list[Node]) -> l
 
 
 def _written(request: TurnRequest) -> Iterator[Any]:
-    """What may be long in a request, and is in its prompt."""
+    """Texts of a request that may be long, and are in its prompt."""
     yield request.template.tools
     for message in request.messages:
         content = message.get("content")

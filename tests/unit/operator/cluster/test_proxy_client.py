@@ -59,7 +59,7 @@ def test_what_are_no_figures_is_no_answer(status: int) -> None:
     assert polled(status) is None
 
 
-def test_what_a_proxy_holds_is_read_of_its_figures_and_recounted_only_where_they_lack_it() -> None:
+def test_a_proxys_rows_are_read_of_its_figures_and_recounted_only_where_they_lack_them() -> None:
     stats = polled(200, {**FIGURES, "held": {"turns": 4, "sessions": 2}})
     assert stats is not None and (stats.held_turns, stats.held_sessions) == (4, 2)
     earlier = polled(200, FIGURES, {"turns": {"live": 3, "leased": 1}, "sessions": {"live": 2, "leased": 0}})

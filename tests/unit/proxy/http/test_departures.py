@@ -47,7 +47,7 @@ async def test_who_has_closed_is_awaited_until_it_has_left_and_nobody_else_is() 
     assert "alike" not in callers
 
 
-async def test_who_may_still_wait_is_looked_at_until_that_is_known() -> None:
+async def test_a_caller_that_may_still_wait_is_looked_at_until_that_is_known() -> None:
     callers, looks = Callers(), iter([None, None, False])
     with callers.waits("alike", lambda: next(looks)):
         assert [await callers.departed("alike") for _ in range(3)] == [True, True, False]

@@ -19,7 +19,7 @@ def lacking(store: SyncStore, commits: int) -> None:
     file.write_text(json.dumps(noted | {"commits": noted["commits"] + commits}))
 
 
-def test_what_is_missing_is_counted_once_when_a_crash_follows(store: SyncStore) -> None:
+def test_a_loss_is_counted_once_when_a_crash_follows(store: SyncStore) -> None:
     lacking(store, 5)
     assert store.wait(Tally(store.store).compare()) == {"commits": 5}
     assert store.wait(Tally(store.store).compare()) == {}
