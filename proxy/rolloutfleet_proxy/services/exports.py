@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy import failpoints
-from rolloutfleet_proxy.domain.errors import DiskError
+from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.domain.idempotency import keyed_call
 from rolloutfleet_proxy.engine.pause_gate import PauseGate
 from rolloutfleet_proxy.exports.forms import check_included, json_pieces, safetensors
@@ -18,6 +18,7 @@ from rolloutfleet_proxy.services.sessions import SessionService
 from rolloutfleet_proxy.services.shards import Shards
 from rolloutfleet_proxy.settings import SettingsInForce
 from rolloutfleet_proxy.store import damage, leases
+from rolloutfleet_proxy.store.exports import ExportGone
 from rolloutfleet_proxy.store.leases import Grant
 from rolloutfleet_proxy.store.store import Store
 from rolloutfleet_proxy.store.transaction import Transaction
@@ -63,10 +64,12 @@ class ExportService:
             failpoints.reach(failpoints.AFTER_EXPORT)
         try:
             return await self._body(await self._without_damaged(granted), as_json=as_json)
+        except ExportGone:
+            raise  # its lease was ended, in part at least, by whoever holds it
         except Exception:
             # Nothing of it is handed out.
             if granted.lease is not None:
-                with contextlib.suppress(DiskError):
+                with contextlib.suppress(DomainError):  # what failed is said, whatever has become of the lease
                     await self.release(granted.lease, None)
             raise
 
