@@ -28,7 +28,7 @@ _Penalty = Annotated[float, Rule(ge=-2, le=2)]
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _LEAST_TOP_P: Final = 1e-6
-"""What 0 means, which SGLang refuses: the likeliest token alone. No token that is the likeliest has less."""
+"""Stands for 0, which SGLang refuses: the likeliest token alone. No token that is the likeliest has less."""
 _UNKNOWN: Final = "Object contains unknown field"
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -45,6 +45,6 @@ def _entries(
 
 @lru_cache(_KEPT)
 def _around(text: bytes) -> tuple[bytes, bytes]:
-    """What stands before a token's log-probability, and behind it."""
+    """The parts of an entry before and behind its log-probability."""
     name = _encode(text.decode("utf-8", "replace"))
     return b'{"token":%b,"logprob":' % name, b',"bytes":%b' % _encode(list(text))

@@ -43,7 +43,7 @@ Write = Callable[[list[Message]], str | None]
 """The text that a chat format makes of messages; None where it refuses them."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What the APIs of OpenAI and Anthropic call degrees of reasoning."""
+"""Degrees of reasoning, as the APIs of OpenAI and Anthropic call them."""
 
 _MAX_EXACT_FLOAT = 2.0**53
 _canonical_json = msgspec.json.Encoder(order="deterministic").encode

@@ -108,7 +108,7 @@ class Drains:
     begins_to_hold: Callable[[], None] = lambda: None
     """Told when new calls are held from now on: those who only look on are to leave."""
     awaits_receipts: Callable[[], bool] = lambda: False
-    """Whether other proxies have still to say what became of answers."""
+    """True while other proxies have still to say what became of answers."""
     over: bool = False
     """The proxy ends: no connection is taken, and whoever asks is sent to the next one."""
     drain: Drain | None = None

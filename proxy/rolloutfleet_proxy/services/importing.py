@@ -57,7 +57,7 @@ class Importer:
     forget: Callable[[Iterable[str]], None]
     """Drops what memory holds of sessions whose rows came, or are gone."""
     _folder: DumpFolder = field(init=False)
-    """That of the import under way."""
+    """The folder of the import under way."""
     _one_at_a_time: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     async def run(self, asked: ImportDumps) -> list[ImportedDump]:

@@ -30,7 +30,7 @@ class Receipts:
     _awaited: dict[str, _Awaited] = field(default_factory=dict)
 
     def are_awaited(self) -> bool:
-        """Whether some have not come yet."""
+        """True while some have not come yet."""
         return bool(self._awaited)
 
     def expect(self, name: str, session: Session, number: int) -> None:

@@ -134,7 +134,7 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same read may succeed later: it was the disk, or another program, that refused it."""
+    """True where the same read may succeed later: it was the disk, or another program, that refused it."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,

@@ -35,7 +35,7 @@ class Tally:
         self._file = store.database.folder / FILE
         self._written: dict[str, Any] | None = None
         self._lost: dict[str, int] = {}
-        """What the file alone says is missing."""
+        """Parts that are missing by what the file alone says."""
 
     async def compare(self) -> dict[str, int]:
         """Hold the store against the file, and remember what is missing; returns what is that was not before."""

@@ -67,9 +67,9 @@ class CallReader(ABC):
     quotes: ClassVar[bool] = True
     """Whether strings are quoted, so that an end mark in one is surely none."""
     is_held: ClassVar[bool] = True
-    """Whether a grammar can hold a reply to such calls."""
+    """True where a grammar can hold a reply to such calls."""
     function: tuple[str, str]
-    """What is written around a function's name."""
+    """Texts around a function's name."""
     end: str
     """What is written behind the arguments."""
 

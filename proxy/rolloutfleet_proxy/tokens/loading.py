@@ -117,6 +117,6 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
 
 
 def _own(vocabulary: Vocabulary, messages: list[Message], args: TemplateArgs = NO_ARGS) -> str | None:
-    """What the model's own template writes; None where it has none. Raises ValueError."""
+    """The prompt by the model's own template; None where it has none. Raises ValueError."""
     template = vocabulary.files.template
     return template.render(messages, tools=args.tools, add_generation_prompt=True) if template else None

@@ -117,7 +117,7 @@ def read_tools(given: Sequence[Any], ignored: list[str]) -> Tools:
 
 
 def _has_container(tool: Tool) -> bool:
-    """Whether a server runs a shell."""
+    """True of a shell that a server runs."""
     environment = tool.get("environment")
     return type(environment) is dict and str(environment.get("type")).startswith("container_")
 
