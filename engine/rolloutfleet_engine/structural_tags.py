@@ -137,14 +137,16 @@ class _Lark:
                 yield self.of(element, depth)
 
     def _text_until(self, excludes: list[str], words: list[str], end: str) -> str:
-        """Text up to an end that holds the one word of those left out: a lexer takes as much as it can."""
-        (word,) = [word for word in words if word in end]
-        others = "|".join(_regex(each) for each in excludes if each != word)
-        twice = f"{_regex(word)}(?s:.*){_regex(word)}"
-        terminal = f"/(?s:.*){_regex(end)}/ & ~/(?s:.*)({twice}{others and '|' + others})(?s:.*)/"
+        """Text up to an end that holds some of the words left out, each once: a lexer takes as much as it can."""
+        within = {word: _regex(word) for word in words if word in end}
+        left_out = [_regex(each) for each in excludes if each not in within]
+        left_out += [f"{word}(?s:.*){word}" for word in within.values()]
+        terminal = f"/(?s:.*){_regex(end)}/ & ~/(?s:.*)({'|'.join(left_out)})(?s:.*)/"
         return self._terminals.setdefault(terminal, f"TEXT_{len(self._terminals)}")
 
     def _text(self, value: str) -> str:
+        if value.startswith("{"):  # A lexeme of its own, as it is in JSON that may stand in this text's place.
+            return f'"{{" {self._text(value[1:])}'
         parts: list[str] = []
         place = 0
         for found in self._split.finditer(value):

@@ -93,12 +93,23 @@ async def test_a_structural_tag_is_honoured(
         Plan.model_validate(body["arguments"])
 
 
+LAST_ARGUMENT = {
+    "type": "sequence",
+    "elements": [
+        {"type": "const_string", "value": "<a>"},
+        {"type": "any_text", "excludes": ["</a>", "</f>"]},
+        {"type": "const_string", "value": "</a></f>"},
+    ],
+}
+
+
 @pytest.mark.parametrize(
     ("form", "suits"),
     [
         ({"type": "json_schema", "json_schema": {"type": "object", "additionalProperties": False}}, "{}"),
         ({"type": "regex", "pattern": "[xy]/z\\/w"}, "[xy]/z/w"),
         ({"type": "grammar", "grammar": 'root ::= "a/" digit+\ndigit ::= [0-9]'}, r"a/\d+"),
+        (LAST_ARGUMENT, r"<a>(?s:(?!</[af]>).)*</a></f>"),
     ],
 )
 async def test_a_grammar_behind_a_thought_is_honoured(
