@@ -13,11 +13,12 @@ import pytest
 from tests.agents.fleet import fleet_on_cue
 from tests.agents.install import python_of
 from tests.agents.judging import assert_one_conversation, judged
-from tests.agents.loops.told import QUESTION, Weather
+from tests.agents.loops.told import QUESTION, TOOL, Weather
 from tests.agents.programs import ClaudeCode
 from tests.agents.running import TIMEOUT, told_by
 from tests.agents.test_claude_code import CONTEXT, last_words
 from tests.fleets import AgentSession, Fleet
+from tests.integration.proxy.calls import named
 from tests.unit.proxy.tokens.models.families import xml_calls
 
 from rolloutfleet_engine.model import Model, model_path
@@ -77,6 +78,17 @@ def test_native_output_of_pydantic_ai_validates_behind_a_thought(session: AgentS
     environment = {**os.environ, "OPENAI_BASE_URL": session.base_url, "OPENAI_API_KEY": session.api_key}
     told = told_by("pydantic_ai_native", python_of("pydantic-ai"), environment)
     assert Weather(**told["structured"]) == FORM
+    assert_thought_under_a_grammar(session, "structural_tag")  # of its tool's calls, or the form
+
+
+def test_form_beside_tools_is_behind_a_thought_where_the_grammar_of_calls_is_refused(
+    fleet: Fleet, session: AgentSession
+) -> None:
+    fleet.engine.fault("abort_with_status", status=400, message="Failed to compile structural_tag grammar: a reason")
+    form = {"type": "json_schema", "json_schema": {"name": "w", "schema": Weather.model_json_schema()}}
+    messages = [{"role": "user", "content": QUESTION}]
+    reply = session.raw_chat({"messages": messages, "tools": [TOOL], "response_format": form})
+    assert named(reply) == ["tools"]
     assert_thought_under_a_grammar(session)
 
 
@@ -106,10 +118,10 @@ def test_parse_of_responses_validates_behind_a_thought(session: AgentSession, st
     assert_thought_under_a_grammar(session)
 
 
-def assert_thought_under_a_grammar(session: AgentSession) -> None:
+def assert_thought_under_a_grammar(session: AgentSession, kind: str = "json_schema") -> None:
     [turn] = session.turns()
     said = Model(model_path()).decode(turn["output_ids"])
-    assert (turn["constrained"], said) == ("json_schema", f"{THOUGHT}\n</think>\n\n{ANSWER}")
+    assert (turn["constrained"], said) == (kind, f"{THOUGHT}\n</think>\n\n{ANSWER}")
 
 
 def _calling(name: str, **arguments: Json) -> Json:

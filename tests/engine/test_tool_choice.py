@@ -13,15 +13,17 @@ from tests.engine.sglang.places import Installed
 from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy.calls import named
 from tests.unit.proxy.tokens.models.call_replies import HELD
-from tests.unit.proxy.tokens.test_call_grammar import ALL, Holding, called, wanted
+from tests.unit.proxy.tokens.test_call_grammar import ALL, SCHEMA, Holding, called, wanted
 
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 CHOICES = [
-    *((ALL, required, single) for required, single in product((True, False), repeat=2)),
-    *((("look_up",), required, not required) for required in (True, False)),
-    *((("stop",), required, required) for required in (True, False)),
-    ((), False, False),
+    *((ALL, required, single, None) for required, single in product((True, False), repeat=2)),
+    *((("look_up",), required, not required, None) for required in (True, False)),
+    *((("stop",), required, required, None) for required in (True, False)),
+    ((), False, False, None),
+    *((names, False, False, SCHEMA) for names in (ALL, ("look_up",), ())),
 ]
+"""The functions that may be called, whether one must be, whether one at the most, and the schema of a reply without."""
 
 
 def tool(name: str, *kinds: str) -> dict[str, Any]:
@@ -111,8 +113,10 @@ def test_replies_of_the_engines_compiler_are_read_as_the_calls_of_every_format(
 ) -> None:
     holdings = [
         [
-            Holding(held, tmp_path, wanted(names, required=required, single=single), thinking=thinking)
-            for thinking, (names, required, single) in product(held.openings, CHOICES)
+            Holding(
+                held, tmp_path, wanted(names, required=required, single=single), thinking=thinking, json_schema=schema
+            )
+            for thinking, (names, required, single, schema) in product(held.openings, CHOICES)
         ]
         for held in HELD.values()
     ]
@@ -134,3 +138,5 @@ def test_replies_of_the_engines_compiler_are_read_as_the_calls_of_every_format(
                 names, wish = called(parsed), holding.wanted
                 assert set(names) <= {function.name for function in wish.functions}
                 assert len(names) >= wish.required and (len(names) <= 1 or not wish.single)
+                if holding.json_schema is not None:
+                    assert not parsed["content"] if names else isinstance(json.loads(parsed["content"])["city"], str)

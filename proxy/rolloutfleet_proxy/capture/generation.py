@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +16,7 @@ from rolloutfleet_proxy.domain.errors import ContextExceeded, EvidenceRefused, U
 from rolloutfleet_proxy.engine.client import Engine, OnChunk
 from rolloutfleet_proxy.engine.errors import GrammarRefused, StructuralTags
 from rolloutfleet_proxy.engine.evidence import Evidence, Refused
-from rolloutfleet_proxy.engine.generation import GRAMMARS, STRUCTURAL_TAG, Generation
+from rolloutfleet_proxy.engine.generation import GRAMMARS, JSON_SCHEMA, STRUCTURAL_TAG, Generation
 from rolloutfleet_proxy.engine.pause_gate import PauseGate, Submission
 from rolloutfleet_proxy.engine.request import GenerateRequest, passed_on
 from rolloutfleet_proxy.settings import SettingsInForce
@@ -52,7 +51,12 @@ class Generator(Struct, frozen=True, kw_only=True):
             prompt_json=prompted.prompt_json,
             prompt_tokens=len(prompted.prompt.ids),
             max_new_tokens=budget,
-            sampling=self._bounded(self._sampling(request), budget, request),
+            sampling=bounded(
+                self._sampling(request),
+                tokens=budget,
+                longest_token=self.chat_format.vocabulary.longest_token,
+                called=request.called,
+            ),
             vocab_size=self.chat_format.vocabulary_size,
             top_logprobs=request.top_logprobs,
             with_logprobs=on_chunk is not None and request.logprobs,
@@ -97,35 +101,35 @@ class Generator(Struct, frozen=True, kw_only=True):
     async def _run(self, generation: Generation, asked: GenerateRequest, job: TurnJob, prompted: Prompted) -> Evidence:
         """Under the grammar of the calls that are wanted, or under the request's own, with a thought before it where
         the prompt leaves one: as far as the engines take such grammars."""
-        tag = self._tag(job.request, prompted, asked) if self.structural_tags.taken() else None
-        if tag is not None:
-            try:
-                evidence = await generation.run(_tagged(asked, tag))
-            except GrammarRefused as refusal:
-                self.structural_tags.refused(refusal)
-            else:
-                self.structural_tags.answered()
+        grammar, prompt_ids, calls = self.chat_format.grammar, prompted.prompt.ids, job.request.calls
+        if calls is not None:
+            tag = grammar.of_calls(prompt_ids, calls.wanted, json_schema=asked.sampling.get(JSON_SCHEMA))
+            if evidence := await self._tagged(generation, asked, tag):
                 return evidence
-            # With an id of its own: an engine may not have forgotten the one that it refused.
+            if self.settings.current.compatibility.requests == "strict":
+                raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
+            job.call.tools_unconstrained = True
+            self.metrics.ignored(calls.wishes)
+            # With an id of its own, here and below: an engine may not have forgotten the one that it refused.
             asked = replace(asked, rid=f"{asked.rid}.wish")
-        calls = job.request.calls
-        if calls is None:
-            return await generation.run(asked)
-        if self.settings.current.compatibility.requests == "strict":
-            raise UnsupportedParameter(calls.wishes[0], "the engines accept no grammar that could enforce it.")
-        job.call.tools_unconstrained = True
-        self.metrics.ignored(calls.wishes)
-        fallback = self._bounded(calls.fallback, asked.max_new_tokens, job.request)
-        return await generation.run(replace(asked, sampling={**asked.sampling, **fallback}))
+        if thinking_first := grammar.thinking_first(prompt_ids, asked.sampling):
+            if evidence := await self._tagged(generation, asked, thinking_first):
+                return evidence
+            asked = replace(asked, rid=f"{asked.rid}.own")
+        return await generation.run(asked)
 
-    def _tag(self, request: TurnRequest, prompted: Prompted, asked: GenerateRequest) -> str | None:
-        if request.calls is not None:
-            return self.chat_format.grammar.of_calls(prompted.prompt.ids, request.calls.wanted)
-        return self.chat_format.grammar.thinking_first(prompted.prompt.ids, asked.sampling)
-
-    def _bounded(self, sampling: Mapping[str, Any], tokens: int, request: TurnRequest) -> dict[str, Any]:
-        longest = self.chat_format.vocabulary.longest_token
-        return bounded(sampling, tokens=tokens, longest_token=longest, called=request.called)
+    async def _tagged(self, generation: Generation, asked: GenerateRequest, tag: str) -> Evidence | None:
+        """Under a structural tag; None where the engines take none, or not this one."""
+        if not self.structural_tags.taken():
+            return None
+        sampling = {name: value for name, value in asked.sampling.items() if name not in GRAMMARS}
+        try:
+            evidence = await generation.run(replace(asked, sampling={**sampling, STRUCTURAL_TAG: tag}))
+        except GrammarRefused as refusal:
+            self.structural_tags.refused(refusal)
+            return None
+        self.structural_tags.answered()
+        return evidence
 
     def budget(self, request: TurnRequest, prompt_tokens: int) -> int:
         """Tokens that the engine may make. Raises ContextExceeded where prompt and budget exceed the context."""
@@ -152,9 +156,3 @@ class Generator(Struct, frozen=True, kw_only=True):
 
 def _is_upper_bound(request: TurnRequest) -> bool:
     return request.max_tokens_is_upper_bound or request.max_tokens_is_trainers
-
-
-def _tagged(asked: GenerateRequest, tag: str) -> GenerateRequest:
-    """Under a structural tag, in place of a grammar of its own."""
-    beside = {name: value for name, value in asked.sampling.items() if name not in GRAMMARS}
-    return replace(asked, sampling={**beside, STRUCTURAL_TAG: tag})

@@ -335,10 +335,9 @@ def _without_stop_token(job: TurnJob, evidence: Evidence, reader: ReplyReader) -
 
 
 def _grammar(job: TurnJob) -> str | None:
-    calls = job.request.calls
-    if calls is None:
+    if job.request.calls is None or job.call.tools_unconstrained:
         return grammar_of(job.request.sampling)
-    return grammar_of(calls.fallback) if job.call.tools_unconstrained else STRUCTURAL_TAG
+    return STRUCTURAL_TAG
 
 
 def _is_mixed(evidence: Evidence, submission: Submission) -> bool:

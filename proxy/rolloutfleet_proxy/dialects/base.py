@@ -61,8 +61,6 @@ class HeldCalls(Struct, frozen=True, kw_only=True):
     wanted: Wanted
     wishes: tuple[str, ...] = ()
     """The fields that are without effect where the engines take no such grammar."""
-    fallback: dict[str, Any] = {}
-    """What is sampled with then: the grammar of a `response_format`, which the calls came before."""
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from rolloutfleet_proxy.dialects.base import HeldCalls, Reading
-from rolloutfleet_proxy.engine.generation import grammar_of
+from rolloutfleet_proxy.engine.generation import JSON_SCHEMA, grammar_of
 from rolloutfleet_proxy.tokens.call_syntax import WRITABLE_NAME
 from rolloutfleet_proxy.tokens.reply_grammar import MOST_FUNCTIONS, Function, Wanted
 from rolloutfleet_proxy.tokens.tool_schemas import arguments_schemas
@@ -54,24 +54,18 @@ def chosen(tools: list[Tool], mode: str, names: frozenset[str] | None, *, single
     return Choice(shown=tools, required=required, wanted=wanted, wishes=(*choice, *one))
 
 
-def held_calls(
-    choice: Choice, sampling: dict[str, Any], reading: Reading, ignored: list[str]
-) -> tuple[HeldCalls | None, dict[str, Any]]:
-    """What the reply's calls are held to, and the sampling beside that.
-
-    A grammar of the request's own comes before, and JSON behind.
-    """
-    if choice.wanted is None and not choice.wishes:
-        return None, sampling
-    if "json_schema" in sampling and not choice.required:
-        return None, sampling  # JSON is no call.
-    if choice.wanted is not None and reading.holds_calls:
-        beside = {name: value for name, value in sampling.items() if name != "json_schema"}
-        if grammar_of(beside) is None:
-            fallback = {name: value for name, value in sampling.items() if name not in beside}
-            return HeldCalls(wanted=choice.wanted, wishes=choice.wishes, fallback=fallback), beside
-    ignored += choice.wishes
-    return None, sampling
+def held_calls(choice: Choice, sampling: dict[str, Any], reading: Reading, ignored: list[str]) -> HeldCalls | None:
+    """What the reply's calls are held to; None where a grammar of the request's own holds the whole reply. JSON holds
+    its text: where no call must come, a reply is calls or JSON."""
+    own, wanted, wishes = grammar_of(sampling), choice.wanted, choice.wishes
+    if own == JSON_SCHEMA and choice.shown and not choice.required:
+        if not wishes:
+            wanted = _wanted(choice.shown, None, required=False, single=False)
+        wishes = ("tools",)  # Held to JSON alone, a model can call none.
+    if wanted is not None and reading.holds_calls and own in (None, JSON_SCHEMA):
+        return HeldCalls(wanted=wanted, wishes=wishes)
+    ignored += wishes
+    return None
 
 
 def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, single: bool) -> Wanted | None:

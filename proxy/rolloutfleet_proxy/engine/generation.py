@@ -55,7 +55,8 @@ PAUSED_POLLS = 60
 would hold the round."""
 
 STRUCTURAL_TAG = "structural_tag"
-GRAMMARS = ("json_schema", "regex", "ebnf", STRUCTURAL_TAG)
+JSON_SCHEMA = "json_schema"
+GRAMMARS = (JSON_SCHEMA, "regex", "ebnf", STRUCTURAL_TAG)
 """SGLang's sampling parameters that hold a generation to a grammar; it takes one of them."""
 BIASES: Mapping[str, Any] = {
     "frequency_penalty": 0,

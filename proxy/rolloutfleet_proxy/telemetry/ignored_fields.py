@@ -19,7 +19,7 @@ LABELS: Final = frozenset(
         *("messages.content.content.text", "messages.content.text", "messages.reasoning_content", "system"),
         *("messages.content.redacted_thinking", "messages.content.signature", "messages.content.thinking"),
         *("input.content.annotations", "input.encrypted_content", "input.summary"),
-        *("tools.description", "tools.format.type", "tools.mcp", "tools.web_search"),
+        *("tools", "tools.description", "tools.format.type", "tools.mcp", "tools.web_search"),
         # Of servers and libraries that speak them too.
         *("best_of", "custom_logit_processor", "documents", "extra_body", "guided_choice", "guided_grammar"),
         *("guided_json", "guided_regex", "include_reasoning", "include_stop_str_in_output", "models", "plugins"),

@@ -169,11 +169,15 @@ class ReplyGrammar:
         self._free: Form = {"type": "any_text", "excludes": list(self._kept_out)}
         self._order = optional(sequence([_NOTHING, *self._tokens.values()]))
 
-    def of_calls(self, prompt_ids: Sequence[int], wanted: Wanted) -> str:
-        """What holds the reply to a prompt to the calls that are wanted."""
+    def of_calls(self, prompt_ids: Sequence[int], wanted: Wanted, *, json_schema: str | None = None) -> str:
+        """What holds the reply to a prompt to the calls that are wanted. Where none is required it may be text, with
+        calls behind it or not; under a JSON schema it is JSON, or calls alone."""
         calls, thinking = self._calls(wanted), self._replies.thinking(prompt_ids)
         if wanted.required:
             reply = calls
+        elif json_schema is not None:
+            answer = _OWN["json_schema"](json_schema)
+            reply = [either([sequence(calls), answer] if calls else [answer])]
         elif not self._syntax.around.block[0]:
             reply = [either([sequence([_NO_CALL, self._free]), *calls])]
         else:

@@ -124,14 +124,18 @@ def test_a_call_that_the_limit_cuts_is_text_and_ends_with_length(proxy: ProxyPro
     assert session.turns()[0]["completion_tokens"] == 6
 
 
-def test_a_required_call_comes_before_a_response_format(proxy: ProxyProcess) -> None:
+def test_beside_a_response_format_a_reply_is_calls_or_json(proxy: ProxyProcess) -> None:
     session = proxy.start_session()
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     assert called(ask(session, seed=1, **REQUIRED, response_format=form))
-    free = ask(session, seed=1, tools=TOOLS, parallel_tool_calls=False, response_format=form)
-    assert "a" in json.loads(free["message"]["content"])
-    assert [turn["constrained"] for turn in session.turns()] == [STRUCTURAL_TAG, "json_schema"]
+    kinds = set()
+    for seed in range(10):
+        free = ask(session, seed=seed, tools=TOOLS, parallel_tool_calls=False, response_format=form)
+        assert called(free) or "a" in json.loads(free["message"]["content"])
+        kinds.add(free["finish_reason"])
+    assert kinds == {"tool_calls", "stop"}
+    assert {turn["constrained"] for turn in session.turns()} == {STRUCTURAL_TAG}
 
 
 def test_beside_a_grammar_of_the_requests_own_the_choice_is_a_wish(proxy: ProxyProcess) -> None:
@@ -192,13 +196,16 @@ def test_a_grammar_of_the_requests_own_that_the_engines_refuse_is_a_400(refusing
                 assert "grammar" in reply.json()["error"]["message"].lower()
 
 
-def test_a_response_format_holds_where_the_grammar_of_the_calls_does_not(refusing: Fleet) -> None:
+@pytest.mark.parametrize(("choice", "field"), [("required", "tool_choice"), ("auto", "tools")])
+def test_a_response_format_holds_where_the_grammar_of_the_calls_does_not(
+    refusing: Fleet, choice: str, field: str
+) -> None:
     session = refusing.proxy.start_session()
-    reply = session.raw_chat({**ASKED, **REQUIRED, **OWN["json_schema"]})
+    reply = session.raw_chat({**ASKED, "tools": TOOLS, "tool_choice": choice, **OWN["json_schema"]})
     if "json_schema" in REFUSING[refusing.engine.command[-1]]:
         assert reply.status_code == 400
     else:
-        assert named(reply) == ["tool_choice"]
+        assert named(reply) == [field]
         json.loads(reply.json()["choices"][0]["message"]["content"])
         assert [turn["constrained"] for turn in session.turns()] == ["json_schema"]
 

@@ -209,7 +209,7 @@ CHAT_FORMATS = [
         "a-thought-is-held-to-the-answers-form",
         Promise.READING,
         PROXY,
-        "return self.chat_format.grammar.thinking_first(prompted.prompt.ids, asked.sampling)",
+        "return grammar.thinking_first(prompt_ids, asked.sampling)",
         "return None",
         ("proxy/test_thinking_before_grammars.py",),
     ),

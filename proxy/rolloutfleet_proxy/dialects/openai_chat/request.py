@@ -11,7 +11,7 @@ than was asked for is a 400 that names the parameter. Strictly read, what would 
 - *Held to by a grammar*: `tool_choice` beyond auto and none, `parallel_tool_calls: false`. Where the chat format has no
   such grammar, where the engines take none, and where the request has its own (`regex`, `ebnf`, a structural tag), they
   are wishes that nothing enforces, and named; so is `parallel_tool_calls` beside `min_tokens`. Where a call must come
-  there is no text for a `response_format` to hold; where one may come, JSON holds the reply.
+  there is no text for a `response_format` to hold; where one may come, a reply is calls or JSON.
 - *Ignored, and named*: `moderation`, `prediction`, `verbosity`, `web_search_options`, `seed: -1`, a
   `reasoning_effort` that the chat format doesn't take, and every field that is not known here: those of other providers
   (`provider`, `transforms`, `usage`, `thinking`), of vLLM, and those of SGLang that would override the capture (`rid`,
@@ -135,7 +135,7 @@ def parse_chat(body: bytes, reading: Reading) -> ChatRequest:
     if parsed.min_tokens and choice.wishes == ("parallel_tool_calls",):
         # Few ask for that themselves: frameworks send it with every call.
         reading = replace(reading, holds_calls=False)
-    calls, sampling = held_calls(choice, sampling, reading, ignored)
+    calls = held_calls(choice, sampling, reading, ignored)
     if parsed.min_tokens and (calls is not None or grammar_of(sampling) is not None):
         # SGLang rules the end tokens out until then, and a grammar at its end all others: it answers with a 500.
         raise InvalidParameter("min_tokens", "A grammar says where the answer ends, and min_tokens too: keep one.")

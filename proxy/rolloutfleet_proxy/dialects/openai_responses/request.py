@@ -151,7 +151,8 @@ def parse_responses(body: bytes, reading: Reading) -> ResponsesRequest:
     tools = read_tools(parsed.tools or (), ignored)
     choice = read_choice(parsed.tool_choice, parsed.parallel_tool_calls, tools)
     stops = parsed.stops
-    calls, sampling = held_calls(choice, _sampling(parsed, stops, ignored), reading, ignored)
+    sampling = _sampling(parsed, stops, ignored)
+    calls = held_calls(choice, sampling, reading, ignored)
     logprobs = bool(parsed.top_logprobs) or _LOGPROBS in (parsed.include or ())
     request = ResponsesRequest(
         messages=messages,

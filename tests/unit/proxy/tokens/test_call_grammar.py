@@ -50,6 +50,8 @@ LOOK_UP: tuple[str, dict[str, Any]] = (
 )
 NOBODY: tuple[str, dict[str, Any]] = ("look_up", {"deep": False, "who": None})
 STOP: tuple[str, dict[str, Any]] = ("stop", {})
+SCHEMA = json.dumps({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+ANSWER = '{"city": "Oslo"}'
 
 
 @pytest.fixture(params=HELD)
@@ -75,12 +77,14 @@ def tokenizer_of(file: str, end: int) -> LLTokenizer:
 class Holding:
     """A reply to one prompt that is held to a choice."""
 
-    def __init__(self, held: Held, models: Path, choice: Wanted, *, thinking: str) -> None:
-        self.held, self.wanted, self.thinking = held, choice, thinking
+    def __init__(
+        self, held: Held, models: Path, choice: Wanted, *, thinking: str, json_schema: str | None = None
+    ) -> None:
+        self.held, self.wanted, self.thinking, self.json_schema = held, choice, thinking, json_schema
         self.format = chat_format(held.name, models)
         self.args = TemplateArgs(TOOLS, dict(held.closed_by) if thinking == "closed" else None)
         self.prompt = [*self._prompt(), *self.format.vocabulary.encode(held.openings[thinking])]
-        self.tag = self.format.grammar.of_calls(self.prompt, choice)
+        self.tag = self.format.grammar.of_calls(self.prompt, choice, json_schema=json_schema)
         file = str(models / held.name.replace(".", "-") / "tokenizer.json")
         marks = {self.format.vocabulary.decode([mark]): mark for mark in self.format.vocabulary.marks}
         tokenizer = tokenizer_of(file, self.format.stop_token_ids[0])
@@ -105,7 +109,7 @@ class Holding:
         return taken == len(ids) and self.matcher.consume_tokens(ids) and self.matcher.is_accepting()
 
     def samples(self) -> list[Sample]:
-        """Calls as the format writes them, and whether they are wanted."""
+        """Calls as the format writes them, and whether they are wanted; under a JSON schema, other replies too."""
         thought = self.held.thought[self.thinking]
         names = {function.name for function in self.wanted.functions}
         asked: list[list[tuple[str, dict[str, Any]]]] = [
@@ -121,6 +125,10 @@ class Holding:
                 {name for name, _ in calls} <= names and (len(calls) == 1 or not self.wanted.single),
             )
             for calls in asked
+        ] + [
+            Sample(self.format.vocabulary.encode(thought + text), text == ANSWER)
+            for text in (ANSWER, "Oslo.", "")
+            if self.json_schema is not None
         ]
 
     def read(self, ids: list[int]) -> Message:
@@ -224,6 +232,41 @@ def test_the_formats_own_way_of_writing_is_allowed_and_what_was_not_wanted_is_no
     assert not free.takes(thought + held.calls([LOOK_UP]))
 
 
+@pytest.mark.parametrize("name", [*HELD, *SAME_AS])
+def test_a_reply_under_a_json_schema_is_json_or_calls(name: str, models: Path) -> None:
+    held = replace(HELD[SAME_AS.get(name, name)], name=name)
+    thinking, thought = next(iter(held.thought.items()))
+    holding = Holding(held, models, wanted(["find"], required=False), thinking=thinking, json_schema=SCHEMA)
+    encode, calls = holding.format.vocabulary.encode, held.calls([FIND])
+    assert holding.takes(thought + calls) and holding.takes(thought + ANSWER)
+    assert holding.takes(thought + held.calls([FIND, FIND])) == held.parallel
+    call, answer = (holding.read(encode(thought + text)) for text in (calls, ANSWER))
+    assert called(call) == ["find"] and not call["content"]
+    assert called(answer) == [] and answer["content"] == ANSWER
+    for said in (call, answer):
+        assert (said.get("reasoning_content") or "").strip() == ("Hm." if thought else "")
+    others = ("", "Oslo", "Let me look." + held.gap + calls, held.calls([STOP]), ANSWER + held.gap + calls)
+    assert not any(holding.takes(thought + other) for other in (*others, calls + ANSWER))
+
+
+@pytest.mark.parametrize("thinking", THINKING)
+@pytest.mark.parametrize("names", [ALL, ()])
+def test_what_is_drawn_under_a_json_schema_is_read_as_json_or_calls(
+    held: Held, models: Path, thinking: str, names: tuple[str, ...]
+) -> None:
+    if thinking not in held.openings:
+        return
+    holding = Holding(held, models, wanted(names, required=False), thinking=thinking, json_schema=SCHEMA)
+    counts = set()
+    for seed in range(20):
+        said = holding.read(holding.drawn(seed))
+        assert set(called(said)) <= set(names)
+        assert bool(called(said)) != bool(said["content"])
+        assert not said["content"] or isinstance(json.loads(said["content"])["city"], str)
+        counts.add(bool(called(said)))
+    assert counts == ({False, True} if names else {False})
+
+
 def test_reasoning_can_be_left_out_where_the_prompt_leaves_it_to_the_model(held: Held, models: Path) -> None:
     if "free" in held.openings:
         holding = Holding(held, models, wanted(), thinking="free")
@@ -261,8 +304,9 @@ def test_all_grammars_of_a_model_name_the_same_tokens_in_one_order(held: Held, m
     orders = set()
     for thinking in held.openings:
         for names in (ALL, ["stop"]):
-            for required in (True, False):
-                holding = Holding(held, models, wanted(names, required=required), thinking=thinking)
+            for required, schema in ((True, None), (False, None), (False, SCHEMA)):
+                choice = wanted(names, required=required)
+                holding = Holding(held, models, choice, thinking=thinking, json_schema=schema)
                 orders.add(tuple(dict.fromkeys(tokens_of(json.loads(holding.tag)["format"]))))
     assert len(orders) == 1
 

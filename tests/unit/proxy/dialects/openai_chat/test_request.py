@@ -282,13 +282,40 @@ def test_a_grammar_of_the_requests_own_holds_the_whole_reply_and_the_choice_is_n
     assert refusal(asked, HOLDING).param == "tool_choice"
 
 
-def test_a_response_format_is_for_text_and_gives_way_to_a_call_that_must_come() -> None:
-    json_object = {"response_format": {"type": "json_object"}}
-    request = parse_chat(body(tools=[TOOL], tool_choice="required", **json_object), HOLDING)
-    assert request.calls is not None and request.sampling == {}
-    assert list(request.calls.fallback) == ["json_schema"]
-    request = parse_chat(body(tools=[TOOL], parallel_tool_calls=False, **json_object), HOLDING)
-    assert request.calls is None and list(request.sampling) == ["json_schema"]
+JSON_OBJECT = {"tools": [TOOL, OTHER], "response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "names", "required", "single"),
+    [
+        ({}, ["find", "other"], False, False),
+        ({"tool_choice": "auto", "parallel_tool_calls": False}, ["find", "other"], False, True),
+        ({"tool_choice": allowed("auto", NAMED)}, ["find"], False, False),
+        ({"tool_choice": "required"}, ["find", "other"], True, False),
+    ],
+)
+def test_calls_may_come_beside_a_response_format(
+    fields: dict[str, Any], names: list[str], required: bool, single: bool
+) -> None:
+    request = parse_chat(body(**JSON_OBJECT, **fields), HOLDING)
+    assert request.calls is not None and list(request.sampling) == ["json_schema"]
+    wanted = request.calls.wanted
+    assert [function.name for function in wanted.functions] == names
+    assert (wanted.required, wanted.single) == (required, single)
+
+
+def test_tools_that_must_not_be_called_are_none_beside_a_response_format() -> None:
+    request = parse_chat(body(**JSON_OBJECT, tool_choice="none"), HOLDING)
+    assert (request.calls, request.ignored) == (None, ())
+
+
+@pytest.mark.parametrize("more", [{}, {"parallel_tool_calls": False}, {"tool_choice": allowed("auto", NAMED)}])
+def test_tools_are_named_where_a_response_format_leaves_no_call(more: dict[str, Any]) -> None:
+    asked = body(**JSON_OBJECT, **more)
+    request = parse_chat(asked, LENIENT)
+    assert (request.calls, request.ignored, list(request.sampling)) == (None, ("tools",), ["json_schema"])
+    assert request.template.tools == [TOOL, OTHER]
+    assert refusal(asked, Reading(strict=True)).param == "tools"
 
 
 @pytest.mark.parametrize(
