@@ -18,12 +18,12 @@ from rolloutfleet_proxy.domain.errors import InvalidParameter, TooManyViewers, T
 from rolloutfleet_proxy.domain.ledger import DISCARDED
 from rolloutfleet_proxy.domain.trajectory import trajectory_name
 from rolloutfleet_proxy.domain.turn import shown_facts
+from rolloutfleet_proxy.services.token_texts import token_texts
 from rolloutfleet_proxy.store import conversations as rows
 from rolloutfleet_proxy.store.annotations import load_note
 from rolloutfleet_proxy.store.conversations import TurnShape
 from rolloutfleet_proxy.store.store import Connection, Store
 from rolloutfleet_proxy.telemetry.phases import BEFORE_COMMIT
-from rolloutfleet_proxy.tokens.reply_text import pieces
 
 AT_ONCE: Final = 2
 MOST_WAITING: Final = 8
@@ -188,10 +188,10 @@ class _Page:
         part = rows.load_tokens(self.connection, self.session, shape, start=start, most=max(0, self.tokens_left))
         prompt, output, said = part.prompt_ids, part.output_ids, part.annotations.items()
         prompt_ends = start + len(prompt) >= shape.new_prompt_tokens
-        texts = pieces(prompt, self.token_bytes, ends=prompt_ends)
+        texts = token_texts(prompt, self.token_bytes, ends=prompt_ends)
         if prompt_ends:
             ends = start + len(prompt) + len(output) >= shape.new_prompt_tokens + shape.completion_tokens
-            texts += pieces(output, self.token_bytes, ends=ends)
+            texts += token_texts(output, self.token_bytes, ends=ends)
         count = len(texts)
         trained = int(not shape.discarded and shape.trajectory_state != DISCARDED)
         before, most = len(prompt), max(0, count - len(prompt))

@@ -5,13 +5,10 @@ decoded from UTF-8 contains, both can be looked for in one text, with regular ex
 """
 
 import codecs
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from rolloutfleet_proxy.tokens.vocabulary import Packed, Vocabulary
 
-LONGEST_SPLIT: Final = 8
-"""Tokens over which a character is split at the most; what looks like one over more is no character."""
 _FIRST = 0xD800
 _FEW = 32
 """Tokens up to which they are looked at one by one."""
@@ -102,20 +99,3 @@ class ReplyText:
                 self._ended = True
                 return
             yield char
-
-
-def pieces(ids: Sequence[int], token_bytes: Callable[[int], bytes], *, ends: bool) -> list[str | None]:
-    """Text of each token, to be looked at. Where a character is split over several, the text of all is the first one's.
-
-    Unless something `ends` with the last token, tokens at the end that hold only a part of a character are left out.
-    Bytes that are not UTF-8 become U+FFFD.
-    """
-    decoder, found, text, split = _decoder("replace"), list[str | None](), "", 0
-    for token_id in ids:
-        text, split = text + decoder.decode(token_bytes(token_id)), split + 1
-        if not decoder.getstate()[0]:
-            found += [text, *[None] * (split - 1)]
-            text, split = "", 0
-    if split and (ends or split > LONGEST_SPLIT):
-        found += [text + decoder.decode(b"", final=True), *[None] * (split - 1)]
-    return found
