@@ -9,11 +9,11 @@ from msgspec import Struct
 from renderers.base import MODEL_RENDERER_MAP
 
 from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs
-from rolloutfleet_proxy.tokens import deepseek
 from rolloutfleet_proxy.tokens.model_files import ModelUnreadable, read_model
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import ChatFormat
 from rolloutfleet_proxy.tokens.support import TOLD
+from rolloutfleet_proxy.tokens.template_fixes import LACK_TOOLS
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _if_it_agrees(chat_format: Callable[[str], ChatFormat], renderer: str, vocab
     """The format, unless it can't be made or differs from the model's own template on a plain conversation."""
     try:
         found = chat_format(renderer)
-        is_told = renderer not in deepseek.FORMATS or _own(vocabulary, _SAID, TOLD) != _own(vocabulary, _SAID)
+        is_told = renderer not in LACK_TOOLS or _own(vocabulary, _SAID, TOLD) != _own(vocabulary, _SAID)
         args = TOLD if is_told else NO_ARGS
         own = _own(vocabulary, _SAID, args)
         if own is not None and own != vocabulary.decode(found.full(_SAID, args)):

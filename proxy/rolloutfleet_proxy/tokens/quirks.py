@@ -1,5 +1,5 @@
 """What is odd in how `renderers` 0.1.12 writes prompts, and what is done about it, all in one place, but for how it
-writes calls and results (`history`) and tools (`tool_schemas`, `deepseek`).
+writes calls and results (`history`) and tools (`tool_schemas`, `template_fixes`).
 
 1. GLM and MiniMax write null content as the word "None", most formats drop a message whose role they don't know without
    a word, and gpt-oss and Inkling look for a tool's name on the tool message, which OpenAI's API puts on the call only:

@@ -27,7 +27,7 @@ from renderers.base import merge_chat_template_kwargs
 
 from rolloutfleet.explain import what_is_wrong
 from rolloutfleet_proxy.domain.messages import EFFORTS, NO_ARGS, Message, Rules, TemplateArgs
-from rolloutfleet_proxy.tokens import deepseek, quirks, support
+from rolloutfleet_proxy.tokens import quirks, support, template_fixes
 from rolloutfleet_proxy.tokens.control_tokens import Marked, as_tokens
 from rolloutfleet_proxy.tokens.history import adapted, at_risk, with_calls_told
 from rolloutfleet_proxy.tokens.quirks import Unrenderable
@@ -120,7 +120,7 @@ class ChatFormat:
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
-        self._breaks = deepseek.Breaks(self._replies.syntax.around, vocabulary)
+        self._breaks = template_fixes.Breaks(self._replies.syntax.around, vocabulary)
         self._support = support.support_of(self._written)
         self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
@@ -272,8 +272,8 @@ class ChatFormat:
     def full(self, messages: list[Message], args: TemplateArgs) -> array[int]:
         renderer = quirks.dated(self._renderer_for(args.kwargs), args.clock)
         try:
-            if args.tools and self.name in deepseek.FORMATS:
-                messages = deepseek.with_tools_told(messages, args.tools)
+            if args.tools and self.name in template_fixes.LACK_TOOLS:
+                messages = template_fixes.with_tools_told(messages, args.tools)
             ids = renderer.render_ids(messages, tools=self._tools(args), add_generation_prompt=True)
         except _REFUSALS as error:
             raise quirks.refusal(error) from error
@@ -283,7 +283,8 @@ class ChatFormat:
         return writable(self.name, args.tools) if args.tools else None
 
     def _broken(self, ids: array[int], args: TemplateArgs) -> array[int]:
-        return self._breaks.added(ids) if args.tools and self.name in deepseek.BROKEN else ids
+        lacking = template_fixes.LACK_BREAKS - (frozenset() if args.tools else template_fixes.LACK_TOOLS)
+        return self._breaks.added(ids) if self.name in lacking else ids
 
     # Tokens to messages
 

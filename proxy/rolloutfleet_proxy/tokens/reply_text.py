@@ -39,8 +39,15 @@ class Alphabet:
         return literal
 
     def holding(self, literal: str) -> list[str]:
-        """The texts that say it: with marks as letters, as tokens, or as a token that it is a part of."""
-        return [literal, self.written(literal), *(char for mark, char in self._marks.items() if literal in mark)]
+        """The texts that say it: with marks as letters, as tokens, or as a token that it is a part of, or begins or
+        ends in."""
+        found = [literal, self.written(literal)]
+        for mark, char in self._marks.items():
+            found += [char] if literal in mark else []
+            for shared in range(1, min(len(mark), len(literal))):
+                found += [char + self.written(literal[shared:])] if mark.endswith(literal[:shared]) else []
+                found += [self.written(literal[:-shared]) + char] if mark.startswith(literal[-shared:]) else []
+        return found
 
     def text(self, ids: Sequence[int]) -> str:
         """Of any ids."""

@@ -209,8 +209,8 @@ CHAT_FORMATS = [
         "a-thought-is-held-to-the-answers-form",
         Promise.READING,
         PROXY,
-        "return grammar.thinking_first(prompt_ids, asked.sampling)",
-        "return None",
+        "if thinking_first := grammar.thinking_first(prompt_ids, asked.sampling):",
+        "if thinking_first := None:",
         ("proxy/test_thinking_before_grammars.py",),
     ),
     Fault(
@@ -241,9 +241,9 @@ CHAT_FORMATS = [
         "deepseek-is-told-of-no-tools",
         Promise.WRITING,
         PROXY,
-        "messages = deepseek.with_tools_told(messages, args.tools)",
+        "messages = template_fixes.with_tools_told(messages, args.tools)",
         "pass",
-        (*SUPPORT, "tokens/test_deepseek.py"),
+        (*SUPPORT, "tokens/test_template_fixes.py"),
     ),
     Fault(
         "null-is-no-arguments-at-all",

@@ -390,10 +390,10 @@ class TestStopStrings:
         message = model.reader([], NO_ARGS, seed=b"").read(output, stop="\nObservation:").message
         assert joined([*sent, *parser.finish(message)])["content"] == "Fine. \nOb\nObserved."
 
-    @pytest.mark.parametrize("stop", ["tool_call", "<tool_call>", "call>"])
+    @pytest.mark.parametrize("stop", ["tool_call", "<tool_call>", "call>", "call>\nSo", "\n<tool"])
     def test_one_within_a_mark_ends_the_reply_before_it(self, models: Path, stop: str) -> None:
         model = chat_format("qwen3", models)
-        output = model.vocabulary.encode("Look.\n<tool_call>", add_special_tokens=False)
+        output = model.vocabulary.encode("Look.\n<tool_call>\nSo", add_special_tokens=False)
         reader = model.reader([], TOLD, seed=b"")
         message = reader.read(output, stop=stop).message
         assert message == {"role": "assistant", "content": "Look."}

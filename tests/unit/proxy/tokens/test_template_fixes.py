@@ -72,11 +72,12 @@ def test_a_turn_is_extended_by_what_is_written_behind_it(models: Path, name: str
     assert model.vocabulary.decode(extended.ids[len(prompt) + len(output) :]) == f"{OUTPUTS}{opened}"
 
 
+@pytest.mark.parametrize("args", [ARGS, NO_ARGS], ids=["tools", "no tools"])
 @pytest.mark.parametrize("content", ["So.", ""])
-def test_calls_of_glm_stand_on_lines_of_their_own(models: Path, content: str) -> None:
+def test_calls_of_glm_stand_on_lines_of_their_own(models: Path, content: str, args: TemplateArgs) -> None:
     model = chat_format("glm-4.5", models)
     messages = [USER, {"role": "assistant", "content": content, "tool_calls": [*CALLS, CALLS[0]]}, *RESULTS]
-    text = model.vocabulary.decode(model.prompt(messages, ARGS, []).ids)
+    text = model.vocabulary.decode(model.prompt(messages, args, []).ids)
     made = "".join(
         f"\n<tool_call>find\n<arg_key>q</arg_key>\n<arg_value>{each}</arg_value>\n</tool_call>" for each in "aba"
     )

@@ -1,9 +1,10 @@
-"""Tools of DeepSeek V3 and R1, whose own templates have no place for them and drop them without a word.
+"""What prompts lack that `renderers` writes: tools of DeepSeek V3 and R1, and line breaks of these and of GLM-4.5.
 
-The form is that of SGLang's `examples/chat_template/tool_chat_template_deepseekv3.jinja` and `...deepseekr1.jinja`,
-which are alike here: the tools stand behind the system prompt, each as JSON, words stand before results, and a line
-break between calls and between results. Only requests with tools are written so. GLM-4.5 lacks the line break between
-calls as well.
+DeepSeek's own templates have no place for tools and drop them without a word. The form is that of SGLang's
+`examples/chat_template/tool_chat_template_deepseekv3.jinja` and `...deepseekr1.jinja`, which are alike here: the tools
+stand behind the system prompt, each as JSON, words stand before results, and a line break between calls and between
+results. Only requests with tools are written so. GLM-4.5 lacks the line break between calls, which its template writes
+in every prompt.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from rolloutfleet_proxy.domain.messages import Message
 from rolloutfleet_proxy.tokens.call_syntax import Around
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
 
-FORMATS: Final = frozenset({"deepseek-v3", "deepseek-r1"})
-BROKEN: Final = FORMATS | {"glm-4.5"}
-"""Formats of which `renderers` leaves out line breaks between calls."""
+LACK_TOOLS: Final = frozenset({"deepseek-v3", "deepseek-r1"})
+LACK_BREAKS: Final = LACK_TOOLS | {"glm-4.5"}
 
 
 def _mark(name: str) -> str:
