@@ -20,7 +20,7 @@ from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, ow
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.dialects.registry import answer_to, dialect_call, turn_call
-from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnreachable
+from rolloutfleet_proxy.domain.errors import BodyTooLarge, DomainError, OwnerFailed, OwnerUnavailable, OwnerUnreachable
 from rolloutfleet_proxy.http.departures import closed_of
 from rolloutfleet_proxy.http.errors import send_answer
 from rolloutfleet_proxy.http.headers import (
@@ -226,7 +226,7 @@ async def pass_on(
 
     A caller that leaves ends the call at the owner, by its closed connection. An answer that breaks off closes the
     caller's connection. Raises, before anything is answered, BodyTooLarge; OwnerUnreachable where nothing was sent;
-    OwnerUnavailable where the owner broke off.
+    OwnerUnavailable where the owner broke off. Raises that at any time where the owner is given up.
     """
     headers = scope["headers"]
     scope[PASSED_TO] = ordinal
@@ -239,12 +239,14 @@ async def pass_on(
     if alike in peers.callers and closed():
         return  # Who waits may be its own retry, which was read before it.
     await peers.callers.departed(alike)
+    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
     # Of who leaves sooner the owner gets no whole request.
-    with peers.callers.waits(alike, lambda: closed() and upload.is_read):
-        passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
+    with peers.callers.waits(alike, lambda: closed() and upload.is_read), peers.awaited_by(ordinal, passing):
         leaving = asyncio.create_task(upload.left())
         try:
             await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if passing.cancelled():
+                raise OwnerUnavailable(ordinal, "it is lost, or has been silent for a minute")
             if passing.done():
                 passing.result()
         except ClientLeft:

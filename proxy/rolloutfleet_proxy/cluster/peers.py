@@ -5,8 +5,8 @@ Their addresses follow from the settings; how they are is asked of each one's `/
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
@@ -41,6 +41,9 @@ POLL_TIMEOUT: Final = 2.0
 ADOPTING_ROUNDS: Final = 3
 """How many rounds of looks take over what peers know of the weights. More than one: the first may come before this
 proxy listens, and a pause that is called meanwhile reaches it neither way."""
+GIVEN_UP_AFTER: Final = 60.0
+"""Seconds of silence after which calls under way at a proxy end, unless it is known before to be lost. Where its node
+is gone, the system itself ends a connection with unacknowledged bytes after a quarter of an hour."""
 KEEP_ALIVE: Final = 30.0
 """Seconds that an idle connection is kept; less than a proxy's server keeps its own end."""
 
@@ -79,6 +82,10 @@ class Peers:
         """Callers of requests that are passed on to others."""
         self.lost: frozenset[int] = frozenset(settings.lost_proxies)
         """Ordinals of proxies that nobody is to wait for."""
+        self._under_way: dict[int, set[asyncio.Task[None]]] = {}
+        """What waits for a proxy's answer, by its ordinal."""
+        self._silent_since: dict[int, float] = {}
+        """By ordinal, by the loop's clock."""
         self._changed = Broadcast()
         """A proxy has answered that did not before, or something else has changed for who waits for one."""
         self._session: aiohttp.ClientSession | None = None
@@ -142,6 +149,16 @@ class Peers:
     def note_unreachable(self, ordinal: int) -> None:
         """It did not answer; nothing is placed there until the next look."""
         self._note(self._unseen(ordinal))
+
+    @contextmanager
+    def awaited_by(self, ordinal: int, task: asyncio.Task[None]) -> Iterator[None]:
+        """A task that waits for a proxy's answer: it is cancelled once that is given up."""
+        tasks = self._under_way.setdefault(ordinal, set())
+        tasks.add(task)
+        try:
+            yield
+        finally:
+            tasks.discard(task)
 
     @asynccontextmanager
     async def request(
@@ -215,12 +232,23 @@ class Peers:
             return WeightState.from_json(said["weights"]) if "weights" in said else None
         except (OwnerFailed, ValueError, TypeError, LookupError):
             self.note_unreachable(ordinal)
+            self._give_up(ordinal)
             return None
+
+    def _give_up(self, ordinal: int) -> None:
+        """End what waits for a proxy that did not answer, where it is lost, or has been silent for long."""
+        now = asyncio.get_running_loop().time()
+        since = self._silent_since.setdefault(ordinal, now)
+        if ordinal in self.lost or now - since >= GIVEN_UP_AFTER:
+            for task in self._under_way.get(ordinal, ()):
+                task.cancel()
 
     def _note(self, peer: Peer) -> None:
         before = self._seen.get(peer.ordinal)
         if before is not None:  # it may have been scaled away while it was asked
             self._seen[peer.ordinal] = peer
+            if peer.state != "unreachable":
+                self._silent_since.pop(peer.ordinal, None)
             if before.state == "unreachable" != peer.state:
                 self.look_again()
 

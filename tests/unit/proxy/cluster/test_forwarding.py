@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Container
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -15,13 +16,14 @@ from tests.unit.proxy.cluster.served import Served, served, settings_of
 from rolloutfleet_proxy.cluster.forwarding import Forwarding, PassedOn
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, owner_of_call, owner_of_names
-from rolloutfleet_proxy.cluster.peers import Peers
+from rolloutfleet_proxy.cluster.peers import GIVEN_UP_AFTER, Peers
 from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.http.errors import status_of
 from rolloutfleet_proxy.http.headers import FORWARDED, end_to_end
 from rolloutfleet_proxy.ids import GROUP, LEASE, SESSION, Owner
 from rolloutfleet_proxy.lifecycle.adopted import Adopted
+from rolloutfleet_proxy.services.weights import WeightService
 from rolloutfleet_proxy.store.store import Reader
 from rolloutfleet_proxy.telemetry.metrics import Metrics, by_label
 
@@ -126,6 +128,16 @@ class Proxies:
     def path(self, owner: int, what: str) -> str:
         """A path of a session that proxy `owner` made."""
         return f"{self.urls[0]}/sessions/{OWNERS[owner].name(SESSION)}/{what}"
+
+
+class Weights:
+    """The weights of a proxy that nobody tells of any."""
+
+    def __init__(self) -> None:
+        self.gate = SimpleNamespace(starting=False)
+
+    async def adopt(self, known: Any) -> None:
+        pass
 
 
 class Imported(Adopted):
@@ -293,6 +305,28 @@ async def test_a_caller_that_leaves_is_gone_at_the_owner_too(what: str) -> None:
         call.cancel()
         await proxies.apps[1].requests[0].left.wait()
         await asyncio.gather(call, return_exceptions=True)
+
+
+@pytest.mark.parametrize("lost", [[1], []], ids=["lost", "silent for long"])
+@pytest.mark.parametrize("what", ["silent", "stream"])
+async def test_a_call_under_way_ends_once_its_owner_is_given_up(what: str, lost: list[int]) -> None:
+    async with running() as proxies:
+        call = asyncio.create_task(proxies.client.get(proxies.path(1, what), timeout=None))
+        await proxies.apps[1].asked.wait()
+        peers = proxies.apps[0].peers
+        assert peers is not None
+        began = asyncio.get_running_loop().time()
+        looking = asyncio.create_task(peers.begin(cast(WeightService, Weights()), own=lambda: peers.itself()))
+        peers.follow(2, lost=lost)
+        await proxies.apps[1].requests[0].left.wait()
+        waited = asyncio.get_running_loop().time() - began
+        assert waited < 5 if lost else GIVEN_UP_AFTER <= waited < GIVEN_UP_AFTER + 5
+        if what == "silent":
+            assert ((await call).status_code, code_of(await call)) == (503, "owner_unavailable")
+        else:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await call
+        looking.cancel()
 
 
 async def test_a_caller_that_leaves_in_mid_body_is_gone_at_the_owner_too() -> None:
