@@ -293,7 +293,7 @@ class Engine:
             return engine_failure(503, "the gateway knows of none")
         if response.status == 500 and code == UNREACHED:
             return engine_failure(503, "one can't be reached")
-        if response.status == 500 and code in LOST:
+        if response.status in (500, 504) and code in LOST:
             return ConnectionLost(f"The engine's reply broke off: {said}")
         retry_after = _seconds(response.headers.get("retry-after"))
         return engine_failure(response.status, said or "it gave no reason", retry_after=retry_after)

@@ -26,8 +26,9 @@ from rolloutfleet_proxy.telemetry import logger
 
 UNREACHED: Final = "call_upstream_connection_failed"
 """Code of smg 1.13's 500 where an engine can't be reached: nothing was sent."""
-LOST: Final = ("call_upstream_request_error", "read_response_body_failed")
-"""Codes of its 500 where the connection to an engine ended before the reply did."""
+LOST: Final = ("call_upstream_request_error", "read_response_body_failed", "call_upstream_timeout")
+"""Codes of its 500, and of its 504 after 30 to 45 s where the engine's node is gone, where the connection to an engine
+ended before the reply did."""
 NO_ENGINE = "model_not_found"
 """What smg calls a 404 while it has no engine at all: it looks for one by a model that no request names."""
 

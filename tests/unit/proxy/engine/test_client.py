@@ -38,6 +38,7 @@ from rolloutfleet_proxy.domain.errors import DomainError
 from rolloutfleet_proxy.engine import big_reply
 from rolloutfleet_proxy.engine import client as engine_module
 from rolloutfleet_proxy.engine.connections import MOST_INTERIM, _Bounded
+from rolloutfleet_proxy.engine.errors import ConnectionLost
 from rolloutfleet_proxy.engine.evidence import Evidence, Expected, Reason, Refused, check, decode
 from rolloutfleet_proxy.engine.reply_stream import Chunk
 from rolloutfleet_proxy.engine.request import extended_json, ids_json, passed_on
@@ -217,6 +218,14 @@ async def test_an_error_status_is_mapped(
     assert (status_of(error), error.code) == (expected, code)
     assert says in error.message
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(500, "call_upstream_request_error"), (504, "call_upstream_timeout")])
+async def test_a_connection_that_the_gateway_lost_is_lost(server: Server, status: int, code: str) -> None:
+    said = {"error": {"type": "server_error", "code": code, "message": "error sending request", "param": None}}
+    server.behaviour = lambda exchange: exchange.answer(said, status)
+    async with client(server) as engine:
+        assert isinstance(await failure(engine), ConnectionLost)
 
 
 @pytest.mark.parametrize("status", [429, 503])
