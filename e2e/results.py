@@ -25,6 +25,8 @@ class Result(BaseModel):
     seconds: float
     commit: str
     """What was checked out; with `+` where it was changed."""
+    runs: int = 1
+    """At that commit, one after the other, since one failed."""
 
     @property
     def file(self) -> str:
@@ -95,13 +97,18 @@ def of_run(report: Path, scenario: str, *, status: int, commit: str) -> list[Res
 
 def merged(earlier: Iterable[Result], newer: Iterable[Result], *, there: Sequence[str]) -> list[Result]:
     """The newest result of each scenario that still exists, in order."""
-    by_name = {result.scenario: result for result in [*earlier, *newer]}
+    by_name = {result.scenario: result for result in earlier}
+    for result in newer:
+        before = by_name.get(result.scenario)
+        if before is not None and before.passed and result.passed and before.commit == result.commit:
+            result = result.model_copy(update={"runs": before.runs + 1})
+        by_name[result.scenario] = result
     return [by_name[scenario] for scenario in there if scenario in by_name]
 
 
-def lacking(results: Iterable[Result], *, there: Sequence[str]) -> list[str]:
-    """Scenarios without a result, or with a bad one."""
-    passed = {result.scenario for result in results if result.passed}
+def lacking(results: Iterable[Result], *, there: Sequence[str], runs: int = 1) -> list[str]:
+    """Scenarios without a result of so many runs, or with a bad one."""
+    passed = {result.scenario for result in results if result.passed and result.runs >= runs}
     return [scenario for scenario in there if scenario not in passed]
 
 

@@ -167,7 +167,8 @@ def _wanted(options: argparse.Namespace) -> list[str]:
     there = results.scenarios() if options.full else results.core()
     if options.full:
         commit = results.checked_out()
-        there = results.lacking([each for each in results.read() if each.commit == commit], there=there)
+        here = [each for each in results.read() if each.commit == commit]
+        there = results.lacking(here, there=there, runs=options.runs)
     return [each for each in there if not options.files or each.partition("::")[0] in options.files]
 
 
@@ -206,7 +207,8 @@ def _conclude(found: Sequence[Result], options: argparse.Namespace) -> int:
     if options.full:
         commit = results.checked_out()
         here = [each for each in results.read() if each.commit == commit]
-        left = [each for each in results.lacking(here, there=results.scenarios()) if each not in failed]
+        lacking = results.lacking(here, there=results.scenarios(), runs=options.runs)
+        left = [each for each in lacking if each not in failed]
         if left:
             say(f"{len(left)} scenarios are left for the next part: python -m e2e --full")
     return 1 if failed or not found else 0
@@ -224,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context", metavar="NAME", help="which of its contexts (default: the current one)")
     parser.add_argument("--registry", metavar="NAME", help="where that cluster pulls from: images are pushed there")
     parser.add_argument("--full", action="store_true", help="every scenario, not the core alone; writes the results")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="with --full: until each has passed so often")
     parser.add_argument("--at-once", type=int, default=4, metavar="N", help="scenarios side by side (%(default)s)")
     parser.add_argument(
         "--minutes",

@@ -51,6 +51,14 @@ def test_newer_results_replace_older_ones_and_scenarios_that_are_gone_go() -> No
     assert results.merged(earlier, [result("a")], there=["a", "b"]) == [result("a"), result("b", commit="old")]
 
 
+def test_runs_that_pass_at_one_commit_are_counted() -> None:
+    kept = [result("a")]
+    for passed, commit, runs in [(True, "new", 2), (True, "new", 3), (True, "newer", 1), (False, "newer", 1)]:
+        kept = results.merged(kept, [result("a", passed=passed, commit=commit)], there=["a"])
+        assert [each.runs for each in kept] == [runs]
+        assert results.lacking(kept, there=["a"], runs=3) == (["a"] if runs < 3 else [])
+
+
 def test_what_failed_or_has_not_run_is_still_lacking() -> None:
     assert results.lacking([result("a"), result("b", passed=False)], there=["a", "b", "c"]) == ["b", "c"]
 
