@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from rolloutfleet.dumps import dump_names
+from rolloutfleet.dumps.files import dump_names
 from rolloutfleet_proxy.domain.errors import (
     DomainError,
     GroupClosed,

@@ -21,19 +21,10 @@ from rich.text import Text
 from rolloutfleet.cli.failures import CommandFailed, failed, of_those_that_answer, warn, wrong
 from rolloutfleet.cli.options import AsJson, FleetOptions, group, takes_options
 from rolloutfleet.cli.show import console, print_json, sampled, size, span, table, text
-from rolloutfleet.dumps import (
-    CLAIM_MARK,
-    IMPORTED_MARK,
-    Damaged,
-    Dump,
-    DumpedTurn,
-    Inspected,
-    glance,
-    inspect,
-    load,
-    open_dump,
-    parse_dump_name,
-)
+from rolloutfleet.dumps.checks import Inspected, inspect
+from rolloutfleet.dumps.files import CLAIM_MARK, IMPORTED_MARK, glance, open_dump, parse_dump_name
+from rolloutfleet.dumps.form import Damaged, Dump, DumpedTurn
+from rolloutfleet.dumps.reading import load
 from rolloutfleet.fleet import Fleet, FleetError
 from rolloutfleet.grouping import grouped
 from rolloutfleet.wire import DumpState, ImportedDump, ListedDump

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rolloutfleet.dumps import CLAIM_MARK, Damaged, DumpHead, open_dump
+from rolloutfleet.dumps.files import CLAIM_MARK, open_dump
+from rolloutfleet.dumps.form import Damaged, DumpHead
 from rolloutfleet.dumps.reading import read_head
 from rolloutfleet.inspect.documents import SUMMARY, summary_of_turns
 from rolloutfleet.inspect.sources import Json

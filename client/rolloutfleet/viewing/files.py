@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rolloutfleet.dumps import Damaged, Dump, DumpedTurn, load
+from rolloutfleet.dumps.form import Damaged, Dump, DumpedTurn
+from rolloutfleet.dumps.reading import load
 from rolloutfleet.files.forms import MissingLibrary, load_pyarrow, records
 from rolloutfleet.fleet.exceptions import FleetError
 from rolloutfleet.fleet.trajectories import TYPES, read_export

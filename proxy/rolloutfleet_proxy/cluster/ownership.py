@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from rolloutfleet.dumps import DumpName
+from rolloutfleet.dumps.files import DumpName
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.dialects.registry import dialect_call, is_greeting
 from rolloutfleet_proxy.domain import errors

@@ -7,8 +7,8 @@ from typing import Annotated, Any, BinaryIO, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from rolloutfleet.dumps import DumpName, Glance, parse_dump_name
-from rolloutfleet.wire import JSON_MEDIA_TYPE, DumpList, DumpState, ImportDumps, ImportedDumps, Retired
+from rolloutfleet.dumps.files import DumpName, parse_dump_name
+from rolloutfleet.wire import JSON_MEDIA_TYPE, DumpList, DumpState, Glance, ImportDumps, ImportedDumps, Retired
 from rolloutfleet_proxy.cluster.forwarding import PassedOn
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.control.bodies import CHUNK, PieceByPiece, first_chunk

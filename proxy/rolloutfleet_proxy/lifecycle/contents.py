@@ -17,16 +17,10 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from rolloutfleet.dumps import (
-    Damaged,
-    DumpedTurn,
-    DumpEnd,
-    IncomingShard,
-    inspect,
-    open_dump,
-    read_shards,
-    read_streamed,
-)
+from rolloutfleet.dumps.checks import inspect
+from rolloutfleet.dumps.files import open_dump
+from rolloutfleet.dumps.form import Damaged, DumpedTurn, DumpEnd, IncomingShard
+from rolloutfleet.dumps.reading import read_shards, read_streamed
 from rolloutfleet_proxy.domain.ledger import LIVE
 from rolloutfleet_proxy.domain.lineage import parse_lineage
 from rolloutfleet_proxy.domain.matching import Matching, parse_branch_reason

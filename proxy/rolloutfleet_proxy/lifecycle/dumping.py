@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rolloutfleet.dumps import DumpHead, DumpName, StreamedShard, StreamedTensor, StreamedTurn, encode
+from rolloutfleet.dumps.files import DumpName
+from rolloutfleet.dumps.form import DumpHead, StreamedShard, StreamedTensor, StreamedTurn, encode
 from rolloutfleet_proxy.domain.stale import Due, GroupMember
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.contents import look

@@ -18,22 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rolloutfleet.dumps import (
-    CLAIM_MARK,
-    IMPORTED_MARK,
-    Damaged,
-    DumpedTurn,
-    DumpName,
-    Glance,
-    glance,
-    open_dump,
-    parse_dump_name,
-    read,
-    read_head,
-)
+from rolloutfleet.dumps.files import CLAIM_MARK, IMPORTED_MARK, DumpName, glance, open_dump, parse_dump_name
+from rolloutfleet.dumps.form import Damaged, DumpedTurn
+from rolloutfleet.dumps.reading import read, read_head
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec_for_proxies import DUMP_ROOT
-from rolloutfleet.wire import DumpState
+from rolloutfleet.wire import DumpState, Glance
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store.dumps import Draft

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rolloutfleet.dumps import KEPT, DumpedSession, DumpHead, encode, kept_name
+from rolloutfleet.dumps.files import kept_name
+from rolloutfleet.dumps.form import KEPT, DumpedSession, DumpHead, encode
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.lifecycle.dumping import streamed_turns

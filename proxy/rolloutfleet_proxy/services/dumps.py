@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rolloutfleet.dumps import Damaged, DumpName
+from rolloutfleet.dumps.files import DumpName
+from rolloutfleet.dumps.form import Damaged
 from rolloutfleet.wire import DumpState
 from rolloutfleet_proxy.domain.errors import DumpDamaged, InvalidParameter, NotDraining, TemporaryFailure
 from rolloutfleet_proxy.domain.stale import Patience

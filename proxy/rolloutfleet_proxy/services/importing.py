@@ -12,7 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
-from rolloutfleet.dumps import Damaged, DumpHead, DumpName, digest_of, open_dump, parse_dump_name
+from rolloutfleet.dumps.files import DumpName, open_dump, parse_dump_name
+from rolloutfleet.dumps.form import Damaged, DumpHead
+from rolloutfleet.dumps.reading import digest_of
 from rolloutfleet.tensors import Form
 from rolloutfleet.wire import DumpState, ImportDumps, ImportedDump
 from rolloutfleet_proxy import failpoints

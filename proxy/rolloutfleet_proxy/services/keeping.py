@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from rolloutfleet.dumps import DumpedSession
+from rolloutfleet.dumps.form import DumpedSession
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.lifecycle.folder import DumpFolder
 from rolloutfleet_proxy.lifecycle.kept import keep, kept_folder

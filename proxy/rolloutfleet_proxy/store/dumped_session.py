@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rolloutfleet.dumps import DumpedSession
+from rolloutfleet.dumps.form import DumpedSession
 from rolloutfleet_proxy.store.transaction import Source, named_row
 
 _decode = msgspec.json.Decoder().decode

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
-from rolloutfleet.dumps import DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
+from rolloutfleet.dumps.form import DumpedTrajectory, DumpHead, StreamedTensor, StreamedTensors, StreamedTurn
 from rolloutfleet.tensors import REMOTE_TENSOR
 from rolloutfleet_proxy.domain.errors import TurnDamaged
 from rolloutfleet_proxy.domain.ledger import LIVE

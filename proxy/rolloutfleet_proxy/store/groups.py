@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from rolloutfleet.dumps import DumpName
+from rolloutfleet.dumps.files import DumpName
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED, DISCARDED, DUMPED, LIVE, SESSIONS, TURNS
 from rolloutfleet_proxy.domain.session import CLOSED, REST
 from rolloutfleet_proxy.domain.stale import Candidate, Due, Group, GroupMember, Held

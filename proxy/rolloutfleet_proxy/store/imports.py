@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from rolloutfleet.dumps import DumpedSession, DumpHead, DumpName
+from rolloutfleet.dumps.files import DumpName
+from rolloutfleet.dumps.form import DumpedSession, DumpHead
 from rolloutfleet.wire import ImportedDump
 from rolloutfleet_proxy.domain.errors import AlreadyImported, DomainError, ImportConflict
 from rolloutfleet_proxy.domain.ledger import IMPORTED, LIVE, SESSIONS, TURNS

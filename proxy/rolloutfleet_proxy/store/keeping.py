@@ -6,7 +6,7 @@ Like what `remains` holds, nobody finds their turns, and no sum counts them. Who
 import sqlite3
 from typing import Final, NamedTuple
 
-from rolloutfleet.dumps import DumpedSession
+from rolloutfleet.dumps.form import DumpedSession
 from rolloutfleet_proxy.domain.keeping import is_drawn
 from rolloutfleet_proxy.domain.ledger import ACKNOWLEDGED
 from rolloutfleet_proxy.domain.session import DELETED

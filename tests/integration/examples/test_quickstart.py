@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.paths import ROOT
 from tests.waiting import START
 
-from rolloutfleet.dumps import verify
+from rolloutfleet.dumps.checks import verify
 
 
 def test_the_quickstart_ends_with_a_conversation_a_row_and_what_to_type_next(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from tests.fleets import AgentSession, ProxyProcess
 from tests.integration.proxy import judge
 from tests.waiting import PATIENCE, until
 
-from rolloutfleet.dumps import decode, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet_proxy.failpoints import VARIABLE
 from rolloutfleet_proxy.services.sweeping import BATCH
 

@@ -12,7 +12,8 @@ from tests.fleets import AgentSession, Fleet, ProxyProcess, running_fleet
 from tests.integration.proxy.cleaning import CHAT, LIVES, SOON, dump_folder, is_gone, talk
 from tests.waiting import until
 
-from rolloutfleet.dumps import decode, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet.errors import INVALID_KEY, SESSION_CLOSED, SESSION_DELETED, SESSION_RECLAIMED
 
 FAR = np.arange(300_000, dtype=np.float32).reshape(300, -1)

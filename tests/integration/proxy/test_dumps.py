@@ -14,7 +14,7 @@ from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, S
 from tests.unit.proxy.lifecycle.imports import Store
 from tests.waiting import PATIENCE, until
 
-from rolloutfleet.dumps import verify
+from rolloutfleet.dumps.checks import verify
 from rolloutfleet_proxy.failpoints import IMPORT_COMMITTED, IMPORT_STAGED, VARIABLE
 
 Json = Any

@@ -26,7 +26,7 @@ from tests.integration.proxy.load import Load, Way
 from tests.integration.proxy.restarts import GENERATION, assert_one_owner_at_a_time, booted, restart, until
 from tests.waiting import PATIENCE, START, eventually
 
-from rolloutfleet.dumps import decode
+from rolloutfleet.dumps.reading import decode
 
 RESTARTS = 2
 WAYS = [Way(stream=stream, keyed=False, tools=tools) for stream in (False, True) for tools in (False, True)] * 2

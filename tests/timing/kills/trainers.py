@@ -15,7 +15,7 @@ from typing import Any
 from tests.timing.kills.asking import AGAIN, Asking, code_of
 from tests.timing.kills.journal import ACK, EXPORT, IMPORT, RELEASE
 
-from rolloutfleet.dumps import parse_dump_name
+from rolloutfleet.dumps.files import parse_dump_name
 from rolloutfleet.errors import ALREADY_IMPORTED
 from rolloutfleet.fleet import AsyncFleet, LeaseLost, NotNow, Trajectory, Unreachable
 

@@ -11,7 +11,7 @@ from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR, S
 
 from rolloutfleet.cli import main
 from rolloutfleet.cli.show import sampled
-from rolloutfleet.dumps import encode
+from rolloutfleet.dumps.form import encode
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -15,7 +15,7 @@ from tests.unit.proxy.lifecycle.imports import Store
 from tests.unit.proxy.lifecycle.sweeps import UNCLAIMED, House
 from tests.waiting import PATIENCE
 
-from rolloutfleet.dumps import parse_dump_name
+from rolloutfleet.dumps.files import parse_dump_name
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.failpoints import (
     AFTER_COMMIT,

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES
 from tests.unit.proxy.lifecycle.imports import Store, refusal
 
-from rolloutfleet.dumps import DumpedShard, Tensor
+from rolloutfleet.dumps.form import DumpedShard
+from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet_proxy.lifecycle import contents
 
 LARGE = {name: make for name, make in (BAD_HEADS | BAD_LINES).items() if name.startswith("2 GiB")}

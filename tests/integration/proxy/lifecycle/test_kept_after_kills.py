@@ -10,7 +10,8 @@ import pytest
 from tests.unit.proxy.lifecycle.kept import House
 from tests.waiting import PATIENCE
 
-from rolloutfleet.dumps import kept_name, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.files import kept_name
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.failpoints import AFTER_KEEPING, AFTER_RENAME, BEFORE_COMMIT, BEFORE_KEEPING, MID_DUMP
 from rolloutfleet_proxy.store.leases import acknowledge

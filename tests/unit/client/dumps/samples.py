@@ -6,17 +6,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rolloutfleet.dumps import (
-    DumpedSession,
-    DumpedShard,
-    DumpedTrajectory,
-    DumpedTurn,
-    DumpHead,
-    DumpName,
-    Matching,
-    Tensor,
-    encode,
-)
+from rolloutfleet.dumps.files import DumpName
+from rolloutfleet.dumps.form import DumpedSession, DumpedShard, DumpedTrajectory, DumpedTurn, DumpHead, Matching, encode
+from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet.tensors import CODES, itemsize
 
 SESSION = "s3-0123456789ab-00112233445566ff"

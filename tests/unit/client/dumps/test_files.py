@@ -9,7 +9,11 @@ import pytest
 from tests.unit.client.dumps.samples import NAME, sample
 from tests.unit.client.dumps.strangers import BAD_HEADS, BAD_LINES, IRREGULAR
 
-from rolloutfleet.dumps import Damaged, Glance, glance, load, open_dump, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.files import glance, open_dump
+from rolloutfleet.dumps.form import Damaged
+from rolloutfleet.dumps.reading import load
+from rolloutfleet.wire import Glance
 
 Make = Callable[[Path], None]
 MOST = 8 << 20

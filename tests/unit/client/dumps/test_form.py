@@ -12,25 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.client.dumps.samples import NAME, SESSION, head, opened, sample, sample_turns, tensors, turn
 
-from rolloutfleet.dumps import (
+from rolloutfleet.dumps import reading
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.files import DumpName, dump_names, parse_dump_name
+from rolloutfleet.dumps.form import (
     Damaged,
     DumpedShard,
     DumpedTurn,
-    DumpName,
     IncomingShard,
     StreamedShard,
     StreamedTensor,
-    Tensor,
-    decode,
-    digest_of,
-    dump_names,
     encode,
-    parse_dump_name,
-    read,
-    read_shards,
-    reading,
-    verify,
 )
+from rolloutfleet.dumps.reading import decode, digest_of, read, read_shards
+from rolloutfleet.dumps.tensors import Tensor
 
 JSON = st.recursive(
     st.none()

@@ -8,7 +8,7 @@ from hypothesis import given
 from pydantic import ValidationError
 from tests.unit.client.dumps.samples import tensors
 
-from rolloutfleet.dumps import Tensor
+from rolloutfleet.dumps.tensors import Tensor
 
 
 @given(tensors())

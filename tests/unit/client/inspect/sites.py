@@ -10,7 +10,7 @@ import httpx
 from starlette.types import ASGIApp
 from tests.unit.client.dumps.samples import SESSION, head, turn
 
-from rolloutfleet.dumps import DumpedTurn, encode
+from rolloutfleet.dumps.form import DumpedTurn, encode
 from rolloutfleet.inspect.access import Access
 from rolloutfleet.inspect.app import application
 from rolloutfleet.inspect.folder import FolderSource

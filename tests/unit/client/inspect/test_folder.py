@@ -17,7 +17,8 @@ from tests.unit.client.dumps.samples import SESSION, turn
 from tests.unit.client.inspect.sites import branched, document, site, whole, write_dump
 from tests.waiting import PATIENCE
 
-from rolloutfleet.dumps import DumpedShard, DumpedTurn, Tensor, encode
+from rolloutfleet.dumps.form import DumpedShard, DumpedTurn, encode
+from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet.inspect import indexing
 from rolloutfleet.inspect.folder import FolderSource
 from rolloutfleet.inspect.indexing import Found

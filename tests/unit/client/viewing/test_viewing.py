@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.client.dumps.samples import head, turn
 
-from rolloutfleet.dumps import Tensor, encode
+from rolloutfleet.dumps.form import encode
+from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet.viewing import NoTokenizer, Unreadable, limbs, load_texts, open_file, safe
 from rolloutfleet.wire import TurnFacts
 from rolloutfleet_engine.model import model_path

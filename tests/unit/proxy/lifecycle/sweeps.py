@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.unit.proxy.stores import new_turn
 
-from rolloutfleet.dumps import decode
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet.wire import StartSessions
 from rolloutfleet_proxy.domain.stale import Patience, due
 from rolloutfleet_proxy.lifecycle.dumping import drafts_of, dump

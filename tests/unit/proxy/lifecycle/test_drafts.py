@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.proxy.lifecycle.sweeps import STALE, UNCLAIMED, House
 
-from rolloutfleet.dumps import DumpHead, decode
+from rolloutfleet.dumps.form import DumpHead
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet.wire import AskExport
 from rolloutfleet_proxy import failpoints
 from rolloutfleet_proxy.domain.errors import DiskFailed, DiskFull, ImportConflict, StoreBusy

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.client.dumps.samples import NAME, sample
 from tests.unit.client.dumps.strangers import BAD_HEADS, IRREGULAR, SECRET
 
-from rolloutfleet.dumps import Damaged, DumpName, parse_dump_name
+from rolloutfleet.dumps.files import DumpName, parse_dump_name
+from rolloutfleet.dumps.form import Damaged
 from rolloutfleet.settings import ProxySettings
 from rolloutfleet.spec_for_proxies import SessionsSpec
 from rolloutfleet_proxy.ids import Owner

@@ -17,7 +17,9 @@ from tests.unit.client.dumps.strangers import BAD_HEADS, IRREGULAR
 from tests.unit.proxy.lifecycle.imports import Store, refusal
 from tests.unit.proxy.summing import said, summed
 
-from rolloutfleet.dumps import Damaged, DumpedLineage, DumpedShard, Tensor, decode, encode
+from rolloutfleet.dumps.form import Damaged, DumpedLineage, DumpedShard, encode
+from rolloutfleet.dumps.reading import decode
+from rolloutfleet.dumps.tensors import Tensor
 from rolloutfleet.wire import CloseSession, GiveReward, ImportDumps
 from rolloutfleet_proxy.domain.errors import DiskFull, DomainError, StoreBusy
 from rolloutfleet_proxy.domain.lineage import MAIN, Lineage

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.proxy.lifecycle.kept import MIB, House
 
-from rolloutfleet.dumps import decode, kept_name, parse_dump_name, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.files import kept_name, parse_dump_name
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet.viewing import open_file
 from rolloutfleet_proxy.domain.errors import DomainError, DumpDamaged
 from rolloutfleet_proxy.domain.keeping import is_drawn

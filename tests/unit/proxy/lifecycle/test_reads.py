@@ -6,7 +6,8 @@ import pytest
 from tests.unit.proxy.lifecycle.written import dumped
 from tests.unit.proxy.stores import SyncStore
 
-from rolloutfleet.dumps import decode, verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet_proxy.domain.trajectory import BY_REWARD
 from rolloutfleet_proxy.domain.turn import Extras
 from rolloutfleet_proxy.store.trajectories import close_turns

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.proxy.lifecycle.sweeps import STALE, UNCLAIMED, House
 from tests.unit.proxy.stores import alter, new_turn, refusing_reads
 
-from rolloutfleet.dumps import decode
+from rolloutfleet.dumps.reading import decode
 from rolloutfleet.wire import AskExport, StartSessions
 from rolloutfleet_proxy.domain.session import REST, Gone
 from rolloutfleet_proxy.lifecycle import dumping

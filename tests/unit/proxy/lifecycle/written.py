@@ -6,7 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rolloutfleet.dumps import DumpedShard, DumpName, StreamedTurn, encode
+from rolloutfleet.dumps.files import DumpName
+from rolloutfleet.dumps.form import DumpedShard, StreamedTurn, encode
 from rolloutfleet_proxy.ids import Owner
 from rolloutfleet_proxy.store.dumps import load_dumped_turn, load_head, load_turn_numbers
 

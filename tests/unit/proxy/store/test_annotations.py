@@ -9,8 +9,8 @@ import pytest
 from tests.unit.proxy.lifecycle.imports import Store
 from tests.unit.proxy.stores import SyncStore
 
-from rolloutfleet.dumps import load as load_dump
-from rolloutfleet.dumps import verify
+from rolloutfleet.dumps.checks import verify
+from rolloutfleet.dumps.reading import load as load_dump
 from rolloutfleet_proxy.domain.errors import DomainError, InvalidParameter, SessionClosed, SessionDeleted, TurnNotFound
 from rolloutfleet_proxy.store import annotations
 from rolloutfleet_proxy.store.annotations import Annotations, Series
