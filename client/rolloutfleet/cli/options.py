@@ -13,7 +13,7 @@ import typer
 
 from rolloutfleet.cli.failures import wrong
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Fleet
-from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, STATE_ROOT, Whereabouts
+from rolloutfleet.fleet.whereabouts import ADDRESS_BOOK, Whereabouts
 from rolloutfleet.units import format_duration, parse_duration
 
 R = TypeVar("R")
@@ -73,13 +73,14 @@ class FleetOptions:
             raise wrong("--url and --state-dir name two fleets; keep one")
         if self.url is not None and self.admin_key_file is None:
             raise wrong("--url needs --admin-key-file, a file with the fleet's admin key")
+        book = self.state_dir / ADDRESS_BOOK if self.state_dir is not None else self.fleet_file
         try:
             if self.url is not None:
                 return Whereabouts.from_url(self.url, admin_key_file=self.admin_key_file)
-            book = self.state_dir / ADDRESS_BOOK if self.state_dir is not None else self.fleet_file
-            return Whereabouts.from_file(book or _only_fleet_here(), admin_key_file=self.admin_key_file)
+            return Whereabouts.from_file(book, admin_key_file=self.admin_key_file)
         except BadArgument as error:
-            raise wrong(f"{_ARGUMENTS.get(error.argument, '')}{error.why}") from None
+            how = "" if self.url or book else " (--state-dir, --fleet-file, or --url and --admin-key-file)"
+            raise wrong(f"{_ARGUMENTS.get(error.argument, '')}{error.why}{how}") from None
 
 
 def takes_options(command: Callable[..., R]) -> Callable[..., R]:
@@ -102,19 +103,6 @@ def takes_options(command: Callable[..., R]) -> Callable[..., R]:
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__dict__["__signature__"] = inspect.Signature(parameters)
     return run
-
-
-def _only_fleet_here() -> Path:
-    books = sorted(STATE_ROOT.glob(f"*/{ADDRESS_BOOK}"))
-    if len(books) == 1:
-        return books[0]
-    if not books:
-        raise wrong(
-            f"no fleet runs from {STATE_ROOT.absolute()}; start one with `rolloutfleet up FILE`, or say "
-            "--state-dir, --fleet-file, or --url and --admin-key-file"
-        )
-    names = ", ".join(str(book.parent) for book in books)
-    raise wrong(f"several fleets run from here; choose one with --state-dir: {names}")
 
 
 def group(help: str) -> typer.Typer:

@@ -176,8 +176,10 @@ def _book(path: str | Path | None) -> Path:
         books = sorted(STATE_ROOT.glob(f"*/{ADDRESS_BOOK}"))
         if len(books) == 1:
             return books[0]
-        found = "none" if not books else ", ".join(str(book.parent) for book in books)
-        raise BadArgument("path", f"say which fleet's; running from {STATE_ROOT.absolute()}: {found}")
+        found = ", ".join(str(book.parent) for book in books)
+        several = f"several fleets run from here; choose one: {found}"
+        none = f"no fleet runs from {STATE_ROOT.absolute()}; start one with `rolloutfleet up FILE`, or choose another"
+        raise BadArgument("path", several if books else none)
     file = Path(path)
     return file / ADDRESS_BOOK if file.is_dir() else file
 

@@ -129,7 +129,7 @@ def test_of_several_fleets_one_must_be_chosen(run: Run, tmp_path: Path) -> None:
     book(tmp_path / ".rolloutfleet" / "code")
     done = run("status")
     assert done.returncode == 2
-    assert "choose one with --state-dir: .rolloutfleet/code, .rolloutfleet/math" in done.stderr
+    assert "choose one: .rolloutfleet/code, .rolloutfleet/math (--state-dir, " in done.stderr
 
 
 def test_a_fleet_can_be_named_by_the_environment(run: Run, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_fleet_is_named_by_configuration_before_environment(key: Path, monkeyp
 
 def test_a_fleet_that_is_named_nowhere_is_an_error(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(key.parent)
-    with pytest.raises(BadArgument, match="path: say which fleet's"):
+    with pytest.raises(BadArgument, match="path: no fleet runs from"):
         Episodes(agent="a:b").where()
 
 
