@@ -6,11 +6,10 @@ files that are looked at are opened again, and the last few stay open.
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from rolloutfleet.inspect.documents import chunk_document, newest, strip, tree_document, turn_document
 from rolloutfleet.inspect.indexing import Entry, Found, looked_through, opened
@@ -21,28 +20,10 @@ from rolloutfleet.viewing import Recorded, RecordedBranch, Texts, Unreadable
 from rolloutfleet.viewing.texts import ids_alone
 from rolloutfleet.wire import ShownTurn
 
-T = TypeVar("T")
-
 KEPT: Final = 2
 """Files, and branches with their tokens, that stay in memory."""
 MOST_UNREADABLE: Final = 200
 """Files that are named as such."""
-
-
-@dataclass(slots=True)
-class _Last:
-    """The last few of something, by name."""
-
-    found: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
-
-    def of(self, name: Any, make: Callable[[], T]) -> T:
-        if name not in self.found:
-            while len(self.found) >= KEPT:
-                self.found.popitem(last=False)
-            self.found[name] = make()
-        self.found.move_to_end(name)
-        kept: T = self.found[name]
-        return kept
 
 
 class FolderSource:
@@ -61,7 +42,8 @@ class FolderSource:
         self._complete = False
         self._first = asyncio.Event()
         self._reading = asyncio.Lock()
-        self._opened, self._branches = _Last(), _Last()
+        self._opened = lru_cache(KEPT)(lambda file: opened(folder, file, texts))
+        self._branches = lru_cache(KEPT)(_turns_of)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -164,12 +146,12 @@ class FolderSource:
         if shape is None:
             raise NotThere
         async with self._reading:
-            return await in_thread(self._read_turn, key, recorded, shape)
+            return await in_thread(self._read_turn, recorded, shape)
 
     def _open(self, entry: Entry) -> Recorded:
         """Raises NotThere, NotNow."""
         try:
-            found = self._opened.of(entry.file, lambda: opened(self._folder, entry.file, self._texts))
+            found = self._opened(entry.file)
         except Unreadable as error:
             raise NotNow(str(error)) from None
         for recorded in found:
@@ -177,22 +159,23 @@ class FolderSource:
                 return recorded
         raise NotThere
 
-    def _read_turn(self, key: str, recorded: Recorded, shape: ShownTurn) -> ShownTurn:
+    def _read_turn(self, recorded: Recorded, shape: ShownTurn) -> ShownTurn:
         holding = [each for each in recorded.branches if shape.turn_id in each.turn_ids]
-        found = [self._read(key, branch, shape.turn_id) for branch in holding[:1]]
+        found = [self._read(branch, shape.turn_id) for branch in holding[:1]]
         if found and found[0].completion_tokens < shape.completion_tokens:
             # An export has a turn's tokens in the row that trains it, and holes elsewhere.
-            found = [self._read(key, branch, shape.turn_id) for branch in holding]
+            found = [self._read(branch, shape.turn_id) for branch in holding]
         if not found:
             raise NotThere
         return max(found, key=lambda each: each.completion_tokens)
 
-    def _read(self, key: str, branch: RecordedBranch, turn_id: str) -> ShownTurn:
+    def _read(self, branch: RecordedBranch, turn_id: str) -> ShownTurn:
         try:
-            turns: dict[str, ShownTurn] = self._branches.of(
-                (key, branch.last, len(branch.turn_ids)), lambda: {turn.turn_id: turn for turn in branch.read()}
-            )
+            return self._branches(branch)[turn_id]
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             why = "its lists don't fit together" if self._texts is ids_alone else "are they of this tokenizer?"
             raise NotNow(f"its tokens can't be shown ({type(error).__name__}): {why}") from None
-        return turns[turn_id]
+
+
+def _turns_of(branch: RecordedBranch) -> dict[str, ShownTurn]:
+    return {turn.turn_id: turn for turn in branch.read()}

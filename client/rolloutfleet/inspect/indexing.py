@@ -51,14 +51,15 @@ class Found:
 def looked_through(folder: Path) -> Iterator[Found]:
     """First what the first lines of dumps say, which is quick; then all of every file."""
     files = [str(file.relative_to(folder)) for file in _files(folder, DEEPEST)][:MOST_FILES]
-    heads = set()
+    heads: dict[str, Json] = {}
     for file in files:
-        found = _glanced_at(folder, file)
-        if found is not None:
-            heads.add(file)
-            yield found
+        try:
+            head = heads[file] = _head(folder / file)
+        except Unreadable:
+            continue
+        yield Found(file=file, entries=[Entry(file, head["session_id"], head)], whole=False)
     for file in files:
-        yield _looked_at(folder, file, is_dump=file in heads)
+        yield _looked_at(folder, file, heads.pop(file, None))
 
 
 def opened(folder: Path, file: str, texts: Texts) -> list[Recorded]:
@@ -92,15 +93,6 @@ def _files(folder: Path, deeper: int) -> Iterator[Path]:
             yield path
 
 
-def _glanced_at(folder: Path, file: str) -> Found | None:
-    """What the head of a dump says; None where it is none, or damaged there."""
-    try:
-        line = _head(folder / file)
-    except Unreadable:
-        return None
-    return Found(file=file, entries=[Entry(file, line["session_id"], line)], whole=False)
-
-
 def _of_head(head: DumpHead) -> Json:
     state, source = ("kept", "kept") if head.is_kept else ("dumped", "dump")
     of_session = {name: getattr(head.session, name) for name in _OF_SESSION}
@@ -111,11 +103,10 @@ def _line(**said: Any) -> Json:
     return dict.fromkeys((*SUMMARY, "outcome", "outcome_reason")) | {"in_flight": 0} | said
 
 
-def _looked_at(folder: Path, file: str, *, is_dump: bool) -> Found:
-    """All of it, without texts."""
+def _looked_at(folder: Path, file: str, head: Json | None) -> Found:
+    """All of it, without texts. `head`: what the first line of a dump says."""
     try:
         found = opened(folder, file, load_texts(None))
-        head = _head(folder / file) if is_dump else None
         entries = [Entry(file, each.name, _of_recorded(each, head)) for each in found]
     except Unreadable as error:
         why = str(error).replace(str(folder / file), "it").removeprefix("it: ").removeprefix(f"{file}: ")

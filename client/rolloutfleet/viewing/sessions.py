@@ -10,7 +10,7 @@ TOKEN_LISTS: Final = ("input_ids", "texts", "logprobs", "versions", "loss_mask")
 """Of `ShownTokens`: those that have one entry for each token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedBranch:
     """One branch that is recorded: the path of a turn, or a row of an export."""
 

@@ -351,8 +351,8 @@ async def test_few_files_stay_in_memory_however_many_are_looked_at(tmp_path: Pat
     async with site(tmp_path) as page, page.let_in() as browser:
         for line in await lines(browser):
             await document(browser, f"/data/sessions/{line['key']}/turns/chatcmpl-1/tokens/0.json")
-        kept = page.source._opened.found, page.source._branches.found
-        assert [len(each) for each in kept] == [2, 2]
+        kept = page.source._opened, page.source._branches
+        assert [each.cache_info().currsize for each in kept] == [2, 2]
 
 
 async def test_what_the_first_lines_say_is_listed_before_all_is_read(tmp_path: Path) -> None:
