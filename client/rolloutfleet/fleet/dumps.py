@@ -1,6 +1,7 @@
 """What stale sessions left, in a fleet's folders: listed and read."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import BinaryIO, Final
 
 from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Unreachable
@@ -29,7 +30,9 @@ async def fetch_dump(proxies: Proxies, name: str, into: BinaryIO) -> None:
     failure: FleetError = Unreachable("no proxy is known")
     for at, ordinal in enumerate(sorted(ordinals, key=lambda ordinal: ordinal != owner_of(name))):
         try:
-            await proxies.fetch(ordinal, f"/dumps/{name}", into)
+            async with aclosing(proxies.pieces(ordinal, f"/dumps/{name}")) as pieces:
+                async for piece in pieces:
+                    into.write(piece)
         except FleetError as error:
             into.seek(0)
             into.truncate()

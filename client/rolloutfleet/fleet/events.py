@@ -125,8 +125,8 @@ class AsyncEvents(AsyncIterator[Event]):
         if stream.last:
             headers[LAST_EVENT_ID_HEADER] = stream.last
         event: dict[str, str] = {}
-        async with self._proxies.lines(ordinal, "/events", headers=headers, silence=SILENCE) as lines:
-            async for line in lines:
+        async with self._proxies.stream(ordinal, "/events", headers=headers, silence=SILENCE) as answer:
+            async for line in answer.aiter_lines():
                 name, _, value = line.partition(":")
                 if name:
                     event[name] = value.removeprefix(" ")

@@ -12,10 +12,10 @@ import random
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel
@@ -227,40 +227,27 @@ class Proxies:
         if failed:
             raise NotEverywhere(f"GET {path}", failed)
 
-    async def fetch(self, ordinal: int, path: str, into: BinaryIO) -> None:
-        """Write this proxy's answer there as it comes. Raises Refused, Unreachable; OSError where writing fails."""
-        url = f"{self._url_of(ordinal)}{path}"
-        with raising_unreachable("GET", url):
-            answer = await self._client.send(self._client.build_request("GET", url), stream=True)
-        try:
-            with raising_unreachable("GET", url):
-                if not answer.is_success:
-                    await answer.aread()
-            pieces = checked(answer).aiter_raw()
-            while True:
-                with raising_unreachable("GET", url):
-                    piece = await anext(pieces, None)
-                if piece is None:
-                    return
-                into.write(piece)
-        finally:
-            await answer.aclose()
-
     @asynccontextmanager
-    async def lines(
-        self, ordinal: int, path: str, *, headers: Mapping[str, str], silence: float
-    ) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of this proxy's answer as they come, with at most so many seconds between two of them.
+    async def stream(
+        self, ordinal: int, path: str, *, headers: Mapping[str, str] | None = None, silence: float = ANSWER_TIMEOUT
+    ) -> AsyncIterator[httpx.Response]:
+        """This proxy's answer as it comes, with at most so many seconds between two of its pieces.
 
-        Raises Refused, Unreachable; also where the answer breaks off.
+        Raises Refused, Unreachable; also where the answer breaks off, and for an OSError of the block.
         """
         url = f"{self._url_of(ordinal)}{path}"
         timeout = httpx.Timeout(silence, connect=CONNECT_TIMEOUT)
         with raising_unreachable("GET", url):
-            async with self._client.stream("GET", url, headers=dict(headers), timeout=timeout) as answer:
+            async with self._client.stream("GET", url, headers=headers, timeout=timeout) as answer:
                 if not answer.is_success:
                     await answer.aread()
-                yield checked(answer).aiter_lines()
+                yield checked(answer)
+
+    async def pieces(self, ordinal: int, path: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of this proxy's answer as they come. Raises Refused, Unreachable."""
+        async with self.stream(ordinal, path) as answer:
+            async for piece in answer.aiter_raw():
+                yield piece
 
     async def ask(self, ordinal: int, method: str, path: str, **request: Unpack[ProxyRequest]) -> httpx.Response:
         """The answer of this proxy, asked once. Raises Refused, or Unreachable; then it is in `outages`."""
