@@ -132,7 +132,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Na
 @takes_options
 def list_dumps(
     directory: Directory = None,
-    state: Annotated[DumpState | None, typer.Option("--state", help="Only dumps in this state.")] = None,
+    state: Annotated[DumpState | None, typer.Option(help="Only dumps in this state.")] = None,
     *,
     options: FleetOptions,
     as_json: AsJson = False,
@@ -193,7 +193,7 @@ def verify(names: Names = None, directory: Directory = None, *, options: FleetOp
 def import_dumps(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="All dumps that are ready.")] = False,
-    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="All of this group.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="ID", help="All of this group.")] = None,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Also dumps whose shards are missing, without these shards.")
     ] = False,

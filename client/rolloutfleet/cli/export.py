@@ -44,53 +44,40 @@ LARGEST_PART = 2**32
 
 @takes_options
 def export(
-    session: Annotated[
-        list[str] | None, typer.Option("--session", metavar="ID", help="A session's id; may be repeated.")
-    ] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="ID", help="A whole group.")] = None,
+    session: Annotated[list[str] | None, typer.Option(metavar="ID", help="A session's id; may be repeated.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="ID", help="A whole group.")] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="At most this many, of any session.")] = None,
     to: Annotated[
         FileForm | None,
-        typer.Option("--to", help="Everything that is ready, as files in the folder -o DIR; parquet needs pyarrow."),
+        typer.Option(help="Everything that is ready, as files in the folder -o DIR; parquet needs pyarrow."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help="Where to write; - is standard output.")
     ] = None,
-    part_size: Annotated[
-        str, typer.Option("--part-size", metavar="BYTES", help="With --to: the size of a part, like 64Mi.")
-    ] = "64Mi",
+    part_size: Annotated[str, typer.Option(metavar="BYTES", help="With --to: the size of a part, like 64Mi.")] = "64Mi",
     form: Annotated[Format | None, typer.Option("--format", help="The format without --to [default: json].")] = None,
-    style: Annotated[
-        ExportStyle, typer.Option("--style", help="One row per leaf of the tree, or one row per turn.")
-    ] = "concat",
-    discount: Annotated[float, typer.Option("--discount", min=0.0, max=1.0, help="The discount of rewards.")] = 1.0,
+    style: Annotated[ExportStyle, typer.Option(help="One row per leaf of the tree, or one row per turn.")] = "concat",
+    discount: Annotated[float, typer.Option(min=0.0, max=1.0, help="The discount of rewards.")] = 1.0,
     context: Annotated[
         list[str] | None,
-        typer.Option(
-            "--context", metavar="KIND", help=f"Turns of such lineages are not trained: {KINDS}; may be repeated."
-        ),
+        typer.Option(metavar="KIND", help=f"Turns of such lineages are not trained: {KINDS}; may be repeated."),
     ] = None,
     credit: Annotated[
-        Credit, typer.Option("--credit", help="Whose reward rows without one get: the session's, or nobody's.")
+        Credit, typer.Option(help="Whose reward rows without one get: the session's, or nobody's.")
     ] = "session",
     train: Annotated[
         list[str] | None,
         typer.Option(
-            "--train",
             metavar="OUTCOME",
             help=f"Sessions that ended so are trained, others only if rewarded: {OUTCOMES}; may be repeated"
             f" [default: {', '.join(TRAINED_OUTCOMES)}].",
         ),
     ] = None,
     include: Annotated[
-        list[str] | None,
-        typer.Option("--include", metavar="PART", help=f"What rows have as well: {INCLUDED}; may be repeated."),
+        list[str] | None, typer.Option(metavar="PART", help=f"What rows have as well: {INCLUDED}; may be repeated.")
     ] = None,
     lease_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--lease-seconds", min=1.0, help="How long the lease lasts [default: 600, with --to 60 and renewed]."
-        ),
+        float | None, typer.Option(min=1.0, help="How long the lease lasts [default: 600, with --to 60 and renewed].")
     ] = None,
     acknowledge: Annotated[
         bool, typer.Option("--ack", help="Acknowledge once the file is on disk; the fleet then deletes them.")
@@ -319,8 +306,7 @@ def _show_summary(summary: Summary, output: Path) -> None:
     if done.trajectories:
         taken = f"{counted(done.trajectories, *TRAJECTORIES)}, {counted(done.tokens, 'token')}"
         out.print(
-            f"{taken}: {counted(done.parts, 'part')} ({size(done.bytes)}) in {output}, acknowledged",
-            soft_wrap=True,
+            f"{taken}: {counted(done.parts, 'part')} ({size(done.bytes)}) in {output}, acknowledged", soft_wrap=True
         )
     else:
         out.print("nothing to export now")

@@ -39,7 +39,6 @@ def inspect(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port",
             metavar="N",
             min=0,
             max=65535,
@@ -49,32 +48,21 @@ def inspect(
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in this machine's browser.")] = False,
     dumps: Annotated[
         Path | None,
-        typer.Option(
-            "--dumps", metavar="DIR", help="Show the dumps, kept files and exports in a folder; needs no fleet."
-        ),
+        typer.Option(metavar="DIR", help="Show the dumps, kept files and exports in a folder; needs no fleet."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            "--tokenizer", metavar="PATH", help="The model's, with --dumps: files hold ids, and it has their text."
-        ),
+        typer.Option(metavar="PATH", help="The model's, with --dumps: files hold ids, and it has their text."),
     ] = None,
     bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="DIR", help="Write the pages as files that any web server can show, and end."),
+        Path | None, typer.Option(metavar="DIR", help="Write the pages as files that any web server can show, and end.")
     ] = None,
     sessions: Annotated[
-        list[str] | None,
-        typer.Option("--session", metavar="ID", help="With --bundle: this session; may be repeated."),
+        list[str] | None, typer.Option("--session", metavar="ID", help="With --bundle: this session; may be repeated.")
     ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="ID", help="With --bundle: the sessions of this task.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="With --bundle: the sessions of this task.")] = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", metavar="N", min=1, max=MOST_SESSIONS, help="With --bundle: at most so many, the newest."
-        ),
+        int, typer.Option(metavar="N", min=1, max=MOST_SESSIONS, help="With --bundle: at most so many, the newest.")
     ] = 100,
     *,
     options: FleetOptions,

@@ -31,19 +31,14 @@ _ARGUMENTS: Final = {"url": "--url: ", "admin_key_file": "--admin-key-file: "}
 class FleetOptions:
     """The options by which a fleet is named, of every command that asks one."""
 
-    state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", metavar="DIR", help="The state folder of `rolloutfleet up`.")
-    ] = None
+    state_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="The state folder of `rolloutfleet up`.")] = None
     fleet_file: Annotated[
         Path | None,
-        typer.Option(
-            "--fleet-file", metavar="FILE", envvar="ROLLOUTFLEET_FLEET_FILE", help="The fleet.json of a local fleet."
-        ),
+        typer.Option(metavar="FILE", envvar="ROLLOUTFLEET_FLEET_FILE", help="The fleet.json of a local fleet."),
     ] = None
     url: Annotated[
         str | None,
         typer.Option(
-            "--url",
             metavar="URL",
             envvar="ROLLOUTFLEET_URL",
             help="The address of any proxy of the fleet, or its public address.",
@@ -52,10 +47,7 @@ class FleetOptions:
     admin_key_file: Annotated[
         Path | None,
         typer.Option(
-            "--admin-key-file",
-            metavar="FILE",
-            envvar="ROLLOUTFLEET_ADMIN_KEY_FILE",
-            help="A file with the admin key; needed with --url.",
+            metavar="FILE", envvar="ROLLOUTFLEET_ADMIN_KEY_FILE", help="A file with the admin key; needed with --url."
         ),
     ] = None
 

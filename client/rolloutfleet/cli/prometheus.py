@@ -20,9 +20,7 @@ def prometheus(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="Where the files go; it is created if need be.")
     ] = Path("prometheus"),
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="How often the metrics are scraped.")
-    ] = "5s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="How often the metrics are scraped.")] = "5s",
 ) -> None:
     """Write a Prometheus configuration for the fleet's proxies, alert rules, and a Grafana dashboard.
 

@@ -19,28 +19,24 @@ _NUMBERS = ("turns", "tokens", "trajectories", "branches", "reward", "age")
 class ChosenOptions:
     """The options that choose sessions, named as `fleet.sessions` takes them."""
 
-    state: Annotated[SessionState | None, typer.Option("--state", help="Only sessions in this state.")] = None
-    outcome: Annotated[Outcome | None, typer.Option("--outcome", help="Only sessions that ended so.")] = None
+    state: Annotated[SessionState | None, typer.Option(help="Only sessions in this state.")] = None
+    outcome: Annotated[Outcome | None, typer.Option(help="Only sessions that ended so.")] = None
     task_id: Annotated[str | None, typer.Option("--task", metavar="ID", help="Only sessions of this task.")] = None
     group_id: Annotated[str | None, typer.Option("--group", metavar="ID", help="Only sessions of this group.")] = None
     rewarded: Annotated[
         bool | None, typer.Option("--rewarded/--unrewarded", help="Only sessions with a reward, or without.")
     ] = None
-    min_reward: Annotated[float | None, typer.Option("--min-reward", help="Only of this reward or more.")] = None
-    max_reward: Annotated[float | None, typer.Option("--max-reward", help="Only of this reward or less.")] = None
+    min_reward: Annotated[float | None, typer.Option(help="Only of this reward or more.")] = None
+    max_reward: Annotated[float | None, typer.Option(help="Only of this reward or less.")] = None
     min_branches: Annotated[
-        int | None, typer.Option("--min-branches", help="Only with as many branches: turns that no turn extends.")
+        int | None, typer.Option(help="Only with as many branches: turns that no turn extends.")
     ] = None
-    min_turns: Annotated[int | None, typer.Option("--min-turns", help="Only with as many turns.")] = None
-    max_turns: Annotated[int | None, typer.Option("--max-turns", help="Only with no more turns.")] = None
-    min_tokens: Annotated[int | None, typer.Option("--min-tokens", help="Only with as many tokens.")] = None
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Only with no more tokens.")] = None
-    min_version: Annotated[
-        int | None, typer.Option("--min-version", help="Only with tokens of this weight version or a later one.")
-    ] = None
-    max_version: Annotated[
-        int | None, typer.Option("--max-version", help="Only with tokens of this weight version or an earlier one.")
-    ] = None
+    min_turns: Annotated[int | None, typer.Option(help="Only with as many turns.")] = None
+    max_turns: Annotated[int | None, typer.Option(help="Only with no more turns.")] = None
+    min_tokens: Annotated[int | None, typer.Option(help="Only with as many tokens.")] = None
+    max_tokens: Annotated[int | None, typer.Option(help="Only with no more tokens.")] = None
+    min_version: Annotated[int | None, typer.Option(help="Only with tokens of this weight version or later.")] = None
+    max_version: Annotated[int | None, typer.Option(help="Only with tokens of this weight version or earlier.")] = None
 
 
 @takes_options
@@ -48,7 +44,7 @@ def list_sessions(
     options: FleetOptions,
     chosen: ChosenOptions,
     newest: Annotated[bool, typer.Option("--newest", help="Newest first, over all proxies.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of all proxies: each proxy's oldest first, or the newest of all."""

@@ -25,11 +25,10 @@ Names = Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of s
 @app.command("new")
 @takes_options
 def new(
-    task: Annotated[str | None, typer.Option("--task", metavar="ID", help="The id of its task.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="The id of its task.")] = None,
     sampling: Annotated[
         str | None,
         typer.Option(
-            "--sampling",
             metavar="JSON",
             help='How it is sampled: \'{"defaults": {"temperature": 1}, "overrides": {"max_tokens": 4096}}\'.',
         ),
@@ -37,9 +36,7 @@ def new(
     program: Annotated[
         Program, typer.Option("--for", help="Whose settings are printed; openai: any program with an OpenAI SDK.")
     ] = "openai",
-    model: Annotated[
-        str, typer.Option("--model", metavar="NAME", help="What Claude Code or Codex calls the model.")
-    ] = "policy",
+    model: Annotated[str, typer.Option(metavar="NAME", help="What Claude Code or Codex calls the model.")] = "policy",
     *,
     options: FleetOptions,
     as_json: AsJson = False,
@@ -66,12 +63,11 @@ def close(
     outcome: Annotated[
         Outcome | None,
         typer.Option(
-            "--outcome",
             help="How they ended [default: truncated where the context or a limit ended the newest call, else"
-            " completed].",
+            " completed]."
         ),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why, in a few words.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why, in a few words.")] = None,
     *,
     options: FleetOptions,
 ) -> None:

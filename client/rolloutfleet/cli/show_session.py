@@ -41,15 +41,13 @@ def show(
         ),
     ],
     branch: Annotated[
-        str | None,
-        typer.Option("--branch", metavar="TURN", help="The last turn of the branch, by id or number; else the newest."),
+        str | None, typer.Option(metavar="TURN", help="The last turn of the branch, by id or number; else the newest.")
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show tokens in place of messages.")] = False,
-    by: Annotated[By, typer.Option("--by", help="What the tokens' colours stand for.")] = By.LOGPROB,
+    by: Annotated[By, typer.Option(help="What the tokens' colours stand for.")] = By.LOGPROB,
     full: Annotated[bool, typer.Option("--full", help="Shorten no text.")] = False,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", metavar="PATH", help="Of the model: for text of tokens in files, which hold ids."),
+        Path | None, typer.Option(metavar="PATH", help="Of the model: for text of tokens in files, which hold ids.")
     ] = None,
     *,
     options: FleetOptions,

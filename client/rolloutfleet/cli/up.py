@@ -41,19 +41,15 @@ def up(
     state_dir: Annotated[
         Path | None,
         typer.Option(
-            "--state-dir",
-            metavar="DIR",
-            help="Where stores, keys, ports and logs are kept [default: ./.rolloutfleet/NAME].",
+            metavar="DIR", help="Where stores, keys, ports and logs are kept [default: ./.rolloutfleet/NAME]."
         ),
     ] = None,
     engine_key_file: Annotated[
-        Path | None,
-        typer.Option("--engine-key-file", metavar="FILE", help="The key that engines of gateway.engines.urls require."),
+        Path | None, typer.Option(metavar="FILE", help="The key that engines of gateway.engines.urls require.")
     ] = None,
     keep: Annotated[
         float | None,
         typer.Option(
-            "--keep",
             metavar="FRACTION",
             min=0,
             max=1,
@@ -63,7 +59,6 @@ def up(
     wait: Annotated[
         str | None,
         typer.Option(
-            "--wait",
             metavar="DURATION",
             help="How long to wait for engines that don't answer yet, such as 30m [default: until Ctrl-C].",
         ),

@@ -21,11 +21,9 @@ FASTEST, SLOWEST = 0.2, 60.0
 @takes_options
 def top(
     options: FleetOptions,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="How often the figures are renewed.")
-    ] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="How often the figures are renewed.")] = "1s",
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help=f"What the proxies are sorted by: {', '.join(ORDERS)}.")
+        str, typer.Option(metavar="COLUMN", help=f"What the proxies are sorted by: {', '.join(ORDERS)}.")
     ] = "proxy",
     once: Annotated[bool, typer.Option("--once", help="Show the figures of one interval, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
