@@ -26,14 +26,7 @@ from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
 from rolloutfleet.grouping import grouped
-from rolloutfleet.wire import (
-    JSON_MEDIA_TYPE,
-    TENSORS_MEDIA_TYPE,
-    AboveZero,
-    AskExport,
-    AtLeastOne,
-    ExportStatus,
-)
+from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, AboveZero, AskExport, AtLeastOne, ExportStatus
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -198,7 +191,7 @@ class Prefetcher:
         try:
             in_vain = 0
             while True:
-                page = await self._page(part, await self._until_wanted(part))
+                page = await self._asked(part, await self._until_wanted(part))
                 if self._kept(part, page):
                     in_vain = 0
                     if not self._wanted.named:
@@ -245,17 +238,11 @@ class Prefetcher:
         coming = sum(each.asked_for for each in self._parts if each is not part and now - each.asked_at < SLOW)
         return min(self._wanted.page, wanted - self.ready - coming)
 
-    async def _page(self, part: _Part, most: int) -> Page:
-        part.asked_for, part.asked_at = most, self._proxies.clock()
-        try:
-            return await self._asked(part, most)
-        finally:
-            part.asked_for = 0
-
     async def _asked(self, part: _Part, most: int) -> Page:
         """Ask with one key until there is an answer: a lost one comes again, with the same lease."""
         key = new_key()
         body = self._wanted.request(part.session_ids, most)
+        part.asked_for, part.asked_at = most, self._proxies.clock()
         try:
             return await self._answered(part, body, key)
         except asyncio.CancelledError:
@@ -275,6 +262,8 @@ class Prefetcher:
             else:
                 raise
             return await self._asked(part, most)
+        finally:
+            part.asked_for = 0
 
     async def _answered(self, part: _Part, body: AskExport, key: str) -> Page:
         attempt = 0
@@ -331,21 +320,15 @@ class Prefetcher:
 
     async def _undo(self, part: _Part, body: AskExport, key: str) -> None:
         """Nobody waits for this answer any more, but it may have leased something: find out what, and give it back."""
-        if not await self._was_heard(part.ordinal, key):
-            return
-        page = await self._once(part, body, key)
-        if page.answer.lease_id is not None:
-            await self._leases.release({page.answer.lease_id: [each.trajectory_id for each in page.trajectories]})
-
-    async def _was_heard(self, ordinal: int, key: str) -> bool:
-        """Whether an ask with that key leased something. To ask the same again would, where it was never heard."""
         try:
-            await self._proxies.ask(ordinal, "POST", "/export", body=_OF_NOBODY, key=key)
+            # To ask the same again would lease something where it was never heard.
+            await self._proxies.ask(part.ordinal, "POST", "/export", body=_OF_NOBODY, key=key)
         except Refused as error:
             if error.code != IDEMPOTENCY_KEY_REUSED:
                 raise
-            return True
-        return False
+            page = await self._once(part, body, key)
+            if page.answer.lease_id is not None:
+                await self._leases.release({page.answer.lease_id: [each.trajectory_id for each in page.trajectories]})
 
 
 def _at(name: str, ordinals: list[int]) -> int:
