@@ -4,7 +4,8 @@ The forms on the wire are in docs/export.md: JSON, or safetensors with the same 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import fsum
 from typing import Any, Final, Protocol
 
@@ -139,15 +140,14 @@ def read_export(content: bytes, *, media_type: str) -> Page:
         raise FleetError(f"this is not an export ({type(error).__name__})") from error
 
 
-RowReader = Callable[[ExportedRow, int], Row]
-"""Makes a row of what the answer says of it, and of how many turns came before its trajectory's."""
+Tensors = Mapping[str, Array | RemoteTensor]
 
 
-def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
+def _trajectories(export: Export, tensors_of: Callable[[ExportedRow], Tensors]) -> Iterator[Trajectory]:
     turns_before = 0
     for found in export.trajectories:
         turns = tuple(found.turns)
-        rows = tuple(replace(read_row(row, turns_before), turns=turns) for row in found.rows)
+        rows = tuple(_row(row, _own_turns(tensors_of(row), turns_before), turns) for row in found.rows)
         turns_before += len(turns)
         of_the_export = {"run": export.run, "version": export.version, "lease_id": str(export.lease_id)}
         yield Trajectory(**dict(found) | {"turns": turns, "rows": rows} | of_the_export)
@@ -156,34 +156,30 @@ def _trajectories(export: Export, read_row: RowReader) -> Iterator[Trajectory]:
 def _from_safetensors(content: bytes) -> Page:
     export = Export.model_validate_json(read_metadata(content)[EXPORT_METADATA_KEY])
     flat = load(content)
-    ends = iter(flat["cu_seqlens"].tolist()[1:])
-    begin = 0
+    places = pairwise(flat["cu_seqlens"].tolist())
 
-    def read_row(row: ExportedRow, turns_before: int) -> Row:
-        nonlocal begin
-        end = next(ends)
+    def cut_out(_: ExportedRow) -> Tensors:
+        begin, end = next(places)
         # Copied, so that a row that is kept does not keep the whole answer.
-        tensors = {name: flat[name][begin:end].copy() for name in TYPES}
-        begin = end
-        return _row(row, _own_turns(tensors, turns_before))
+        return {name: flat[name][begin:end].copy() for name in TYPES}
 
-    return Page(export, tuple(_trajectories(export, read_row)))
+    return Page(export, tuple(_trajectories(export, cut_out)))
 
 
-def _from_lists(row: ExportedRow, turns_before: int) -> Row:
+def _from_lists(row: ExportedRow) -> Tensors:
     given = row.tensors or {}
     if all(isinstance(value, dict) for value in given.values()):
-        return _row(row, {name: RemoteTensor.from_json(given[name]) for name in given})
-    tensors: dict[str, Array] = {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
-    return _row(row, _own_turns(tensors, turns_before))
+        return {name: RemoteTensor.from_json(given[name]) for name in given}
+    return {name: np.array(given[name], dtype=kind) for name, kind in TYPES.items()}
 
 
-def _row(said: ExportedRow, tensors: Mapping[str, Array | RemoteTensor]) -> Row:
-    return Row(tuple(said.turn_ids), said.reward, tensors, said.messages, said.tools)
+def _row(said: ExportedRow, tensors: Tensors, turns: tuple[ExportedTurn, ...]) -> Row:
+    return Row(tuple(said.turn_ids), said.reward, tensors, said.messages, said.tools, turns)
 
 
-def _own_turns(tensors: dict[str, Array], turns_before: int) -> dict[str, Array | RemoteTensor]:
+def _own_turns(tensors: Tensors, turns_before: int) -> Tensors:
     """The wire counts turns over the whole export; a row says which of its own trajectory's."""
-    ids = tensors["turn_ids"]
-    tensors["turn_ids"] = np.where(ids < 0, ids, ids - turns_before).astype(ids.dtype)
-    return {**tensors}
+    ids = tensors.get("turn_ids")
+    if not isinstance(ids, np.ndarray):
+        return tensors
+    return {**tensors, "turn_ids": np.where(ids < 0, ids, ids - turns_before).astype(ids.dtype)}

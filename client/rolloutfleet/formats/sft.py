@@ -18,10 +18,7 @@ def rows(trajectories: Iterable[Trajectory]) -> list[dict[str, Any]]:
     made = []
     for row in (row for rollout in by_session(trajectories) for row in rows_of(rollout) if trained_tokens(row)):
         columns = columns_of(row)
-        example = {
-            "input_ids": columns["input_ids"].tolist(),
-            "assistant_masks": columns["loss_mask"].tolist(),
-        }
+        example = {"input_ids": columns["input_ids"].tolist(), "assistant_masks": columns["loss_mask"].tolist()}
         found = {"messages": row.messages, "tools": row.tools}
         made.append(example | {name: value for name, value in found.items() if value is not None})
     return made
