@@ -62,7 +62,7 @@ class AsyncExport(AsyncIterator[Trajectory]):
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        held = self._held.lease_of
+        held = dict(self._held.lease_of)  # may be asked by another thread
         return {lease: frozenset(names) for lease, names in grouped(held, held.__getitem__).items()}
 
     async def __aenter__(self) -> Self:

@@ -80,7 +80,7 @@ class Export(BlockingIterator[Trajectory]):
     def leases(self) -> dict[str, frozenset[str]]:
         """The trajectories that it holds, by lease: leased, and neither acknowledged nor given back. What was leased
         ahead is among them."""
-        return self._loop.run(self._leases())
+        return self._asynchronous.leases
 
     @property
     def unreachable(self) -> dict[int, str]:
@@ -89,9 +89,6 @@ class Export(BlockingIterator[Trajectory]):
 
     acknowledge = blocking(AsyncExport.acknowledge)
     release = blocking(AsyncExport.release)
-
-    async def _leases(self) -> dict[str, frozenset[str]]:
-        return self._asynchronous.leases
 
 
 class Events(BlockingIterator[Event]):
