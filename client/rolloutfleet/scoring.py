@@ -21,6 +21,7 @@ from rolloutfleet.fleet.exceptions import BadArgument, FleetError, Refused, Unre
 from rolloutfleet.fleet.retries import ALSO_SERVER_ERRORS
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.fleet.transport import checked, client_options, raising_unreachable
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet.tensors import RemoteTensor
 from rolloutfleet.wire import ExportedTurn
 
@@ -74,9 +75,7 @@ async def scored(
         try:
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
 
 score = in_loop_thread(scored)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet_proxy.process import resident
 from rolloutfleet_proxy.process.resident import Memory
 from rolloutfleet_proxy.services.dumps import DumpService
@@ -35,9 +36,7 @@ async def running(work: Mapping[str, Work]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 async def every(interval: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:

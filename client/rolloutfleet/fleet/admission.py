@@ -23,6 +23,7 @@ from rolloutfleet.fleet.transport import read_answer
 from rolloutfleet.fleet.waiting import Waiting
 from rolloutfleet.fleet.weights import FleetWeights
 from rolloutfleet.staleness import StalenessManager
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet.wire import SessionList, SessionStatus
 from rolloutfleet.wording import counted
 
@@ -146,8 +147,7 @@ class Admission:
     async def close(self) -> None:
         """Look no more."""
         if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+            await end_tasks([self._polling])
 
     async def _poll(self) -> None:
         """Learn version and sessions as they are now, and rest a moment."""

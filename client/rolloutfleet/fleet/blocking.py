@@ -19,6 +19,7 @@ from types import GenericAlias
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
 
 from rolloutfleet.fleet.exceptions import FleetClosed, NotEverywhere
+from rolloutfleet.tasks import end_tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -138,10 +139,7 @@ class _Running(Generic[T]):
 
 
 async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
 
 class Blocking:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.proxies import REFRESH_INTERVAL, Proxies
 from rolloutfleet.fleet.retries import wait_before_retry
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet.wire import EVENTS_MEDIA_TYPE, LAST_EVENT_ID_HEADER, CommittedTurn
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -74,10 +75,7 @@ class AsyncEvents(AsyncIterator[Event]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._tasks.values(), *([self._watching] if self._watching is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([*self._tasks.values(), *([self._watching] if self._watching is not None else [])])
 
     async def __anext__(self) -> Event:
         found = await self._waiting.get()

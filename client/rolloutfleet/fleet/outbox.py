@@ -13,6 +13,7 @@ from typing import Final
 
 from rolloutfleet.fleet.exceptions import FleetError, Refused, Unreachable
 from rolloutfleet.fleet.retries import wait_before_retry
+from rolloutfleet.tasks import end_tasks
 
 log = logging.getLogger("rolloutfleet.fleet")
 
@@ -80,10 +81,7 @@ class Outbox:
         if tasks:
             await asyncio.wait(tasks, timeout=patience)
         left = self.texts
-        for task in list(self._messages.values()):
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._messages.values())
         return left
 
     async def _until_delivered(self, message: Message) -> None:

@@ -26,6 +26,7 @@ from rolloutfleet.fleet.proxies import Proxies, new_key, owner_of
 from rolloutfleet.fleet.retries import wait_before_retry
 from rolloutfleet.fleet.trajectories import Page, Trajectory, read_export
 from rolloutfleet.grouping import grouped
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet.wire import JSON_MEDIA_TYPE, TENSORS_MEDIA_TYPE, AboveZero, AskExport, AtLeastOne, ExportStatus
 
 log = logging.getLogger("rolloutfleet.fleet")
@@ -117,9 +118,8 @@ class Prefetcher:
 
     async def stop(self) -> None:
         """Ask for nothing more. A lease whose answer was under way is given back."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._telling, return_exceptions=True)
+        await end_tasks(self._tasks)
+        await asyncio.gather(*self._telling, return_exceptions=True)
         await asyncio.gather(
             *(self._proxies.outbox.deliver(what, deliver) for what, deliver in self._broken_off), return_exceptions=True
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rolloutfleet.backoff import Backoff
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet_operator.cluster.api import ApiRefused, ApiUnreachable
 from rolloutfleet_operator.cluster.health import Health
 from rolloutfleet_operator.cluster.lease import Lease, LeaseLost
@@ -70,9 +71,7 @@ class Fleets:
             wake.event.set()
 
     async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(self._tasks.values())
 
     async def _follow(self, key: Key) -> None:
         reconciler = Reconciler(self._shared, *key, turns=self._turns, check=self._lease.check)

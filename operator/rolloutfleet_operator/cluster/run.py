@@ -12,6 +12,7 @@ import kopf
 
 from rolloutfleet.installed import own_version
 from rolloutfleet.spec import KIND
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet_operator.cluster import handlers
 from rolloutfleet_operator.cluster.api import Api, ApiRefused, ApiUnreachable, connect
 from rolloutfleet_operator.cluster.executor import Executor
@@ -102,9 +103,7 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
         raise CantRun(DEFINITION_GONE) from None
     finally:
         await fleets.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 async def _watch(fleets: Fleets, namespace: str | None, stopping: asyncio.Event) -> bool:
@@ -160,9 +159,7 @@ async def _until_known(api: Api, namespace: str | None, stopping: asyncio.Event)
         if known.done():
             known.result()
     finally:
-        known.cancel()
-        told.cancel()
-        await asyncio.gather(known, told, return_exceptions=True)
+        await end_tasks((known, told))
 
 
 async def _known(api: Api, namespace: str | None) -> None:

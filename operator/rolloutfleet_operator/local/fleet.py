@@ -15,6 +15,7 @@ import httpx
 
 from rolloutfleet.backoff import crashes_in_a_row
 from rolloutfleet.spec import RolloutFleet
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet_operator.local.children import GATEWAY, LocalSite, given_engines, port_names, proxy_name
 from rolloutfleet_operator.local.engines import EngineLook, EnginesAwaited, EnginesMissing, bearer
 from rolloutfleet_operator.local.models import find_model
@@ -185,9 +186,7 @@ class LocalFleet:
         for kinds in ({Kind.PROXY}, {Kind.GATEWAY, Kind.ENGINE}):
             those = [each for each in self._running.values() if each.child.kind in kinds]
             await asyncio.gather(*(self._stop_child(each, "stopping") for each in those))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         self.folder.address_book.unlink(missing_ok=True)
         await asyncio.to_thread(self._guard.close)
         self._claims.release()

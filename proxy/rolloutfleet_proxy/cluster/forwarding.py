@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet.http_failures import failure_in_words
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
@@ -252,10 +253,8 @@ async def pass_on(
         except ClientLeft:
             pass
         finally:
-            for task in (passing, leaving):
-                task.cancel()
             # The connection is closed with the task, and the system told before this goes on: a retry comes behind it.
-            await asyncio.gather(passing, leaving, return_exceptions=True)
+            await end_tasks((passing, leaving))
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send, receipt: str | None) -> None:

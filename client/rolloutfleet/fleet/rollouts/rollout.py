@@ -30,6 +30,7 @@ from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call,
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
 from rolloutfleet.fleet.trajectories import Trajectory, session_of
+from rolloutfleet.tasks import end_tasks
 from rolloutfleet.wire import AboveZero, Answered, AtLeastOne, CloseSession, Request, Whole
 
 if TYPE_CHECKING:
@@ -191,10 +192,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # Groups last: one may be started while the others end.
         for tasks in (self._tasks, self._groups):
-            running = list(tasks)
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await end_tasks(tasks)
         self._tasks = []
         trained = {session_of(name) for name in self._held.handed_out} if error is None else set[str]()
         try:
@@ -271,9 +269,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         except Exception as error:
             self._fail(error)
         finally:
-            for each_task in working:
-                each_task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await end_tasks(working)
             with suppress(FleetError):  # told already, or nobody listens any more
                 await self._close(group)
             self._signal.wake()
