@@ -39,20 +39,16 @@ class Site:
     # Pages
 
     async def fleet(self, _: Request) -> Response:
-        return await self._page(pages.fleet_page(self._source, live=self._source.live))
+        return await self._page(pages.fleet_page(self._source))
 
     async def sessions(self, _: Request) -> Response:
-        return await self._page(pages.sessions_page(self._source, live=self._source.live))
+        return await self._page(pages.sessions_page(self._source))
 
     async def group(self, request: Request) -> Response:
-        return await self._page(
-            pages.group_page(self._source, _name(request, "group"), self._tails, live=self._source.live), root="../"
-        )
+        return await self._page(pages.group_page(self._source, _name(request, "group"), self._tails), root="../")
 
     async def session(self, request: Request) -> Response:
-        return await self._page(
-            pages.session_page(self._source, _name(request, "key"), live=self._source.live), root="../"
-        )
+        return await self._page(pages.session_page(self._source, _name(request, "key")), root="../")
 
     async def _page(self, made: Awaitable[bytes], *, root: str = "") -> Response:
         try:

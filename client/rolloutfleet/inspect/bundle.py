@@ -132,7 +132,7 @@ class _Writing:
         for turn in tree["turns"]:
             await self._turn(key, turn["name"])
         self._document(f"data/sessions/{key}/tree.json", tree)
-        self._file(f"sessions/{key}.html", await pages.session_page(self.source, key, live=False))
+        self._file(f"sessions/{key}.html", await pages.session_page(self.source, key))
 
     async def _turn(self, key: str, name: str) -> None:
         turn, path = await self.source.turn(key, name), f"data/sessions/{key}/turns/{name}"
@@ -149,7 +149,7 @@ class _Writing:
         """What leads to the sessions."""
         keys, tails = frozenset(line["key"] for line in lines), pages.Tails()
         for group in dict.fromkeys(line["group"] for line in lines):
-            page = await pages.group_page(self.source, group, tails, live=False, only=keys)
+            page = await pages.group_page(self.source, group, tails, only=keys)
             self._file(f"groups/{group}.html", page)
         self._document("data/sessions.json", {"sessions": list(lines), "complete": complete})
         overview = await self.source.overview() | newest(lines)

@@ -36,10 +36,8 @@ FIRST_WAIT: Final = 5.0
 class FleetSource:
     """A `Source`. `running` keeps it up to date; without, `refresh` reads it once."""
 
-    live = True
-
     def __init__(self, fleet: AsyncFleet, tabs: Tabs, clock: Callable[[], float]) -> None:
-        self._fleet, self._tabs = fleet, tabs
+        self._fleet, self._tabs, self.live = fleet, tabs, False
         self._looking = Looking(clock)
         self._overseen = Looking(clock, enough=FIGURES_WANTED)
         self._figures = LiveFigures(fleet, self._overseen)
@@ -49,6 +47,7 @@ class FleetSource:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """What is shown follows the fleet meanwhile."""
+        self.live = True
         async with asyncio.TaskGroup() as group:
             works = (self._figures.keep(), self._listing.keep(), self._follow())
             tasks = [group.create_task(work) for work in works]

@@ -49,8 +49,8 @@ def static_folder() -> Path:
         return folder
 
 
-async def fleet_page(source: Source, *, live: bool) -> bytes:
-    return fleet_html(await source.overview(), live=live)
+async def fleet_page(source: Source) -> bytes:
+    return fleet_html(await source.overview(), live=source.live)
 
 
 def fleet_html(found: Json, *, live: bool) -> bytes:
@@ -59,18 +59,16 @@ def fleet_html(found: Json, *, live: bool) -> bytes:
     return _html("fleet.html", root="", live=live, **context)
 
 
-async def sessions_page(source: Source, *, live: bool) -> bytes:
+async def sessions_page(source: Source) -> bytes:
     lines, _ = await source.sessions()
-    return sessions_html(len(lines), live=live)
+    return sessions_html(len(lines), live=source.live)
 
 
 def sessions_html(total: int, *, live: bool) -> bytes:
     return _html("sessions.html", root="", live=live, total=total)
 
 
-async def group_page(
-    source: Source, group: str, tails: "Tails", *, live: bool, only: frozenset[str] | None = None
-) -> bytes:
+async def group_page(source: Source, group: str, tails: "Tails", *, only: frozenset[str] | None = None) -> bytes:
     """The sessions of a group side by side; `only` these, by key. Raises NotThere."""
     lines, _ = await source.sessions()
     members = [line for line in lines if line["group"] == group and (only is None or line["key"] in only)]
@@ -79,14 +77,14 @@ async def group_page(
     members.sort(key=lambda line: (line["created_at"] or 0.0, line["session_id"]))
     ends = await asyncio.gather(*(tails.of(source, line) for line in members[:MOST_TAILS]))
     shown = [line | tail for line, tail in zip_longest(members, ends, fillvalue=_NO_TAIL)]
-    return _html("group.html", root="../", live=live, group=members[0]["group_id"], sessions=shown)
+    return _html("group.html", root="../", live=source.live, group=members[0]["group_id"], sessions=shown)
 
 
-async def session_page(source: Source, key: str, *, live: bool) -> bytes:
+async def session_page(source: Source, key: str) -> bytes:
     """Raises NotThere, NotNow."""
     tree = await source.tree(key)
     curl = await source.command(key)
-    return _html("session.html", root="../", live=live, session=tree["session"], tree=tree, curl=curl)
+    return _html("session.html", root="../", live=source.live, session=tree["session"], tree=tree, curl=curl)
 
 
 def error_page(text: str, *, root: str) -> bytes:

@@ -13,9 +13,9 @@ def test_its_pages_are_made() -> None:
 
     async def made() -> list[bytes]:
         wanted: list[Awaitable[bytes]] = [
-            pages.fleet_page(source, live=False),
-            pages.sessions_page(source, live=False),
-            pages.session_page(source, "made-0", live=False),
+            pages.fleet_page(source),
+            pages.sessions_page(source),
+            pages.session_page(source, "made-0"),
         ]
         return [await each for each in wanted]
 
