@@ -25,15 +25,20 @@ def _check_template_arguments(given: dict[str, JsonValue]) -> dict[str, JsonValu
         level = [inner for outer in level for inner in _within(outer) if isinstance(inner, dict | list)]
     if level:
         raise ValueError(f"must not be nested deeper than {_DEEPEST} levels")
+    check_size(given, most=TEMPLATE_ARGUMENTS_LIMIT)
+    return given
+
+
+def check_size(given: dict[str, JsonValue], *, most: int) -> None:
+    """Raises ValueError for what is not JSON, or has more bytes."""
     try:
         size = len(json.dumps(given, allow_nan=False, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         raise ValueError("must be text of whole characters throughout") from None
-    except ValueError:
-        raise ValueError("must hold finite numbers only") from None
-    if size > TEMPLATE_ARGUMENTS_LIMIT:
-        raise ValueError(f"must be at most {TEMPLATE_ARGUMENTS_LIMIT} bytes of JSON, not {size}")
-    return given
+    except (ValueError, RecursionError):
+        raise ValueError("must hold finite numbers only, and no endless depth") from None
+    if size > most:
+        raise ValueError(f"must be at most {most} bytes of JSON, not {size}")
 
 
 def _within(value: dict[str, Any] | list[Any]) -> Iterator[Any]:

@@ -1,11 +1,10 @@
 """Sessions: started, shown, rewarded and closed; and their turns."""
 
-import json
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
-from rolloutfleet.sampling import SamplingFields
+from rolloutfleet.sampling import SamplingFields, check_size
 from rolloutfleet.wire.base import Answered, AtLeastOne, EachOnce, Id, Paged, Reply, Request, Seconds
 
 REASON_LIMIT: Final = 512
@@ -93,14 +92,7 @@ class StartSessions(Request):
     @field_validator("metadata")
     @classmethod
     def _small_enough(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        try:
-            size = len(json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode())
-        except UnicodeEncodeError:
-            raise ValueError("metadata must be text of whole characters throughout") from None
-        except (ValueError, RecursionError):
-            raise ValueError("metadata must be JSON: finite numbers, and no endless depth") from None
-        if size > METADATA_LIMIT:
-            raise ValueError(f"metadata is {size} bytes of JSON; at most {METADATA_LIMIT}")
+        check_size(metadata, most=METADATA_LIMIT)
         return metadata
 
 
