@@ -78,15 +78,15 @@ class Command:
             **self.env,
         }
 
-    async def run(self, session: Handle, task: Any) -> None:
-        """Raises AgentError where it fails. Cancelled, it has ended, with all in its process group."""
+    async def __call__(self, session: Handle, task: Any) -> None:
+        """Run it. Raises AgentError where it fails. Cancelled, it has ended, with all in its process group."""
         arguments = self.arguments(task)
         with tempfile.TemporaryDirectory(prefix="rolloutfleet-agent-", ignore_cleanup_errors=True) as home:
             await _run(arguments, self.environment(session, task, home=Path(home)), self.cwd)
 
 
-Agent = Callable[[Any, Any], Any] | Command
-"""`agent(session, task)`, or a command. A number that a function returns is the reward."""
+Agent = Callable[[Any, Any], Any]
+"""`agent(session, task)`, as a `Command` is, too. A number that a function returns is the reward."""
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -26,7 +26,7 @@ from rolloutfleet.fleet.exporting import AsyncExport
 from rolloutfleet.fleet.leases import Held
 from rolloutfleet.fleet.prefetching import OnExit
 from rolloutfleet.fleet.proxies import each, raise_first, repeat_by_owner
-from rolloutfleet.fleet.rollouts.agents import Agent, Command, NotStarted, call, is_async
+from rolloutfleet.fleet.rollouts.agents import Agent, NotStarted, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics
 from rolloutfleet.fleet.sessions import AsyncGroup, AsyncSession
 from rolloutfleet.fleet.trajectories import Trajectory, session_of
@@ -111,7 +111,7 @@ class Plan(Request):
 
 def plan_of(agent: Agent, tasks: Iterable[Any], options: RolloutOptions) -> Plan:
     """The plan of a rollout. Raises BadArgument."""
-    if not callable(agent) and not isinstance(agent, Command):
+    if not callable(agent):
         raise BadArgument("agent", "is neither a function of session and task, nor a Command")
     if isinstance(tasks, str | bytes | Mapping):
         raise BadArgument("tasks", "is one task; put it into a list")
@@ -363,7 +363,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             began = self._clock()
             try:
                 async with asyncio.timeout(self._plan.timeout) as limit:
-                    episode.result = await self._run_agent(episode)
+                    episode.result = await self._call(self._plan.agent, episode)
                 episode.ending = CloseSession()
             except Exception as error:
                 if isinstance(error, TimeoutError) and limit.expired():
@@ -382,12 +382,6 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def _is_retried(self, error: BaseException) -> bool:
         return any(isinstance(each, self._plan.retry_on) for each in linked(error))
-
-    async def _run_agent(self, episode: Episode) -> Any:
-        agent = self._plan.agent
-        if isinstance(agent, Command):
-            return await agent.run(self._open[episode.session_id], episode.task)
-        return await self._call(agent, episode)
 
     async def _reward(self, episode: Episode) -> None:
         try:
