@@ -46,12 +46,9 @@ class AsyncExport(AsyncIterator[Trajectory]):
         self._prefetcher = Prefetcher(
             self._proxies, self._leases, self._held.lease_of, self._wanted, self._still_wanted, heard
         )
-
-    @property
-    def statuses(self) -> dict[str, ExportStatus]:
+        self.statuses: dict[str, ExportStatus] = self._prefetcher.statuses
         """Of each session that was named, or that an answer told of: leased, damaged, not_ready, leased_elsewhere,
         evaluation, gone, or unknown, as it was when last asked."""
-        return self._prefetcher.statuses
 
     @property
     def unreachable(self) -> dict[int, str]:

@@ -71,8 +71,8 @@ class FleetSource:
         await self._seen(self._figures.first)
         return {
             "source": "fleet",
-            **self._figures.as_json(),
-            "failed": {**self._listing.failed, **self._figures.failed},
+            **self._figures.shown.as_json(),
+            "failed": {**self._listing.failed, **self._figures.shown.failed},
             "trouble": self._figures.trouble or self._listing.trouble,
             **newest(self._listing.lines()),
             "complete": self._listing.complete,

@@ -1,7 +1,7 @@
 """A fleet's figures, taken once a second while somebody looks; those that came last are at hand at once."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from rolloutfleet.fleet import AsyncFleet, FleetError
 from rolloutfleet.inspect.looking import Looking
@@ -16,7 +16,7 @@ class LiveFigures:
     def __init__(self, fleet: AsyncFleet, looking: Looking) -> None:
         self._fleet, self._looking = fleet, looking
         self._last: Sample | None = None
-        self._shown = FleetFigures([], {})
+        self.shown = FleetFigures([], {})
         self.trouble: str | None = None
         self.first = asyncio.Event()
 
@@ -30,19 +30,11 @@ class LiveFigures:
     async def take(self) -> None:
         try:
             sample = await take_sample(self._fleet)
-            self._shown = figures(self._last or sample, sample)
+            self.shown = figures(self._last or sample, sample)
             self._last, self.trouble = sample, None
         except FleetError as error:
             self.trouble = str(error)
         self.first.set()
-
-    @property
-    def failed(self) -> dict[int, str]:
-        """Why proxies said nothing, by ordinal."""
-        return dict(self._shown.failed)
-
-    def as_json(self) -> dict[str, Any]:
-        return self._shown.as_json()
 
     def url_of(self, ordinal: int) -> str | None:
         """Where a proxy answers."""

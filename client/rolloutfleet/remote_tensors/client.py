@@ -168,7 +168,8 @@ class RemoteTensors:
         for request in requests_for(claim.mine):
             self._start(request)
         come = [waiting.result() for waiting in claim.waiting]
-        return [self._array(reference, data) for reference, data in zip(asked, come, strict=True)]
+        forms = [Form(reference.dtype, reference.shape) for reference in asked]
+        return [array_of(form, data, self.framework) for form, data in zip(forms, come, strict=True)]
 
     def localize(self, value: Any) -> Any:
         """The same structure with a tensor for each reference, those in JSON's form included. All are fetched together.
@@ -182,9 +183,6 @@ class RemoteTensors:
             return leaf if as_reference(leaf) is None else next(tensors)
 
         return mapped(value, change, tensor_dict=tensor_dict)
-
-    def _array(self, reference: RemoteTensor, data: bytearray) -> Any:
-        return array_of(Form(reference.dtype, reference.shape), data, self.framework)
 
     def _start(self, request: Sequence[Flight]) -> None:
         try:
