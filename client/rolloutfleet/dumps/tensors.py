@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Strict, field_serializer, field_vali
 
 from rolloutfleet.tensors import CODES, form_of, itemsize
 
-_NOT_IN_NUMPY: Final = {name: f"uint{8 * itemsize(name)}" for name in CODES if name.startswith(("bfloat", "float8"))}
+NOT_IN_NUMPY: Final = {name: f"uint{8 * itemsize(name)}" for name in CODES if name.startswith(("bfloat", "float8"))}
 
 
 class Tensor(BaseModel):
@@ -54,7 +54,7 @@ class Tensor(BaseModel):
 
     def numpy(self) -> npt.NDArray[Any]:
         """The elements. Of a type that numpy lacks (bfloat16, float8), unsigned integers that hold the bits."""
-        held = np.dtype(_NOT_IN_NUMPY.get(self.dtype, self.dtype)).newbyteorder("<")
+        held = np.dtype(NOT_IN_NUMPY.get(self.dtype, self.dtype)).newbyteorder("<")
         return np.frombuffer(self.data, held).reshape(self.shape)
 
     @field_serializer("data")

@@ -8,12 +8,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from rolloutfleet.dumps.tensors import Tensor
+from rolloutfleet.dumps.tensors import NOT_IN_NUMPY, Tensor
 from rolloutfleet.tensors import CODES, Form
 
 Framework = Literal["torch", "numpy"]
 
-NOT_IN_NUMPY: Final = frozenset(name for name in CODES if name.startswith(("bfloat", "float8")))
 FOREIGN: Final = 2
 """How numpy marks types that others registered with it."""
 TORCH_MISSING: Final = 'PyTorch is not installed: pip install torch. (RemoteTensors work without: framework="numpy")'
