@@ -99,10 +99,6 @@ def export(
     """
     if unknown := [kind for kind in context or () if kind not in get_args(LineageKind)]:
         raise wrong(f"--context {unknown[0]} is not a kind of lineage; one of {KINDS}")
-    if unknown := [outcome for outcome in train or () if outcome not in get_args(Outcome)]:
-        raise wrong(f"--train {unknown[0]} is not an outcome; one of {OUTCOMES}")
-    if unknown := [part for part in include or () if part not in get_args(Included)]:
-        raise wrong(f"--include {unknown[0]} is not a part of rows; one of {INCLUDED}")
     if sum(choice is not None for choice in (session or None, group, most)) > 1:
         raise wrong("--session, --group and --max exclude each other; keep one")
     wanted: dict[str, Any] = {

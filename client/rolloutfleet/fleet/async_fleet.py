@@ -325,7 +325,6 @@ class AsyncFleet(FleetBase):
         given back. `on_exit="keep"` leaves leased what was handed out, for `acknowledge` by whoever trains on it.
         """
         check_names("export", options, ExportArguments)
-        check_choice("as_", options.get("as_", "tensors"), ("tensors", "shards"))
         wait = {"wait": count is not None} if options.get("wait") is None else {}
         wanted = valid(ExportOptions, _by_name(options) | {"count": count} | wait)
         if count is not None and wanted.named:
