@@ -4,15 +4,15 @@ A `Whereabouts` can be pickled, so each rank and worker process makes a `Fleet` 
 key: don't log it. (Its text leaves the key out.)
 """
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import BaseModel
 
 from rolloutfleet.fleet.exceptions import BadArgument, Unreachable
 from rolloutfleet.fleet.transport import client_options, read_answer, send
@@ -69,7 +69,7 @@ class Whereabouts:
         file = _book(path)
         entries = _entries(file)
         key = _admin_key("path", entries.admin_key_file) if admin_key_file is None else _key(None, admin_key_file)
-        return cls(urls=entries.proxies, admin_key=key, book=file)
+        return cls(urls=entries.urls, admin_key=key, book=file)
 
     @classmethod
     def on_kubernetes(
@@ -100,7 +100,7 @@ class Whereabouts:
             entries = _entries(self.book)
         except BadArgument:
             return self
-        return type(self)(urls=entries.proxies, admin_key=self.admin_key, book=self.book)
+        return replace(self, urls=entries.urls)
 
     def engines(self) -> tuple[EngineAddress, ...]:
         """The engines, which a local fleet's file names; none of other fleets. Raises BadArgument."""
@@ -109,7 +109,7 @@ class Whereabouts:
         entries, key = _entries(self.book), None
         if entries.engine_key_file is not None:
             key = _read_key("path", entries.engine_key_file, "engine")
-        return tuple(EngineAddress(url, key) for url in entries.engines)
+        return tuple(EngineAddress(engine.url, key) for engine in entries.engines)
 
     def proxies(self) -> tuple[str, ...]:
         """The addresses of all proxies now, asked of the first that answers. For one-time use in a process of its own.
@@ -184,33 +184,33 @@ def _book(path: str | Path | None) -> Path:
     return file / ADDRESS_BOOK if file.is_dir() else file
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
+class _Named(BaseModel):
+    url: str
+
+
+class _Entries(BaseModel):
     """The entries of a local fleet's file."""
 
-    proxies: tuple[str, ...]
+    proxies: list[_Named]
     admin_key_file: Path
-    engines: tuple[str, ...]
-    engine_key_file: Path | None
+    engines: list[_Named] = []
+    engine_key_file: Path | None = None
     """None in the file of a fleet whose `up` is older than this key."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(proxy.url for proxy in self.proxies)
 
 
 def _entries(file: Path) -> _Entries:
     """Raises BadArgument."""
     try:
-        book: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        engine_key_file = book.get("engine_key_file")
-        entries = _Entries(
-            proxies=tuple(str(proxy["url"]) for proxy in book["proxies"]),
-            admin_key_file=Path(book["admin_key_file"]),
-            engines=tuple(str(engine["url"]) for engine in book.get("engines", ())),
-            engine_key_file=None if engine_key_file is None else Path(engine_key_file),
-        )
+        entries = _Entries.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         raise BadArgument("path", f"no fleet runs from {file.parent}: there is no {file.name} in it") from None
     except OSError as error:
         raise BadArgument("path", f"{file} can't be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except ValueError:
         raise BadArgument("path", f"{file} is not the {ADDRESS_BOOK} of a local fleet") from None
     if not entries.proxies:
         raise BadArgument("path", f"the fleet of {file} has no proxies")
