@@ -53,8 +53,7 @@ async def scored(
     asked = [_Asked(index, row) for index, row in enumerate(rows)]
     cache = f"score-{uuid.uuid4().hex}"
     at_once = asyncio.Semaphore(concurrency)
-    options = client_options("", [url], timeout=timeout)
-    options["headers"] = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    options = client_options(api_key, [url], timeout=timeout)
     async with httpx.AsyncClient(**options, limits=httpx.Limits(max_connections=concurrency)) as client:
 
         async def one(part: _Asked) -> Scores:

@@ -23,12 +23,12 @@ _NOT_CONNECTED: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTim
 
 
 def client_options(
-    admin_key: str, urls: Iterable[str], *, timeout: float, connect: float = CONNECT_TIMEOUT
+    key: str | None, urls: Iterable[str], *, timeout: float, connect: float = CONNECT_TIMEOUT
 ) -> dict[str, Any]:
-    """What an httpx client of these proxies is made with. A proxy server of the environment has no business there
+    """What an httpx client of these addresses is made with. A proxy server of the environment has no business there
     where all of them are on this machine."""
     return {
-        "headers": {"authorization": f"Bearer {admin_key}"},
+        "headers": {} if key is None else {"authorization": f"Bearer {key}"},
         "timeout": httpx.Timeout(timeout, connect=connect),
         "trust_env": not all(urlsplit(url).hostname in LOOPBACK for url in urls),
     }
