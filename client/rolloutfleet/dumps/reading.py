@@ -106,10 +106,8 @@ def load(file: BinaryIO, *, shards: bool = True) -> Dump:
     parts: Iterator[Part] = read(file)
     if not shards:
         parts = (part for part in read_streamed(file) if not isinstance(part, IncomingShard))
-    head, *rest = parts
-    assert isinstance(head, DumpHead)
-    end = rest.pop()
-    assert isinstance(end, DumpEnd)
+    head, *rest, end = parts
+    assert isinstance(head, DumpHead) and isinstance(end, DumpEnd)
     return Dump(
         head,
         [part for part in rest if isinstance(part, DumpedTurn)],

@@ -67,12 +67,9 @@ class Access:
 
     def lets_in(self, cookies: Iterable[str]) -> bool:
         """Whether one of the cookies in a request's headers is one that was given out."""
-        given = [value for header in cookies if (value := self._cookie(header))]
-        return any(hmac.compare_digest(value.encode(), known.encode()) for value in given for known in self._cookies)
-
-    def _cookie(self, header: str) -> str | None:
         # As browsers do it. `http.cookies` takes none where one of another program here is not as it should be.
-        return cookie_parser(header).get(self._name)
+        given = [value for header in cookies if (value := cookie_parser(header).get(self._name))]
+        return any(hmac.compare_digest(value.encode(), known.encode()) for value in given for known in self._cookies)
 
 
 class Guarded:
