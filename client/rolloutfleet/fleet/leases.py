@@ -53,15 +53,19 @@ class Leases:
         """
         names = [name for ids in held.values() for name in ids]
         try:
-            await self.repeat_acknowledged(held)
+            await self.repeat_acknowledged(held.items())
         except LeaseLost as lost:
             self._staleness.acknowledged(name for name in names if name not in lost.trajectory_ids)
             raise
         self._staleness.acknowledged(names)
 
-    async def repeat_acknowledged(self, held: ByLease) -> None:
+    async def repeat_acknowledged(self, parts: Iterable[tuple[str, Collection[str]]]) -> None:
         """Trained, and counted before. Raises as `acknowledge`."""
-        await self._acknowledge_all([(lease, tuple(ids)) for lease, ids in held.items()])
+        answers = await each([self._acknowledge(lease, tuple(ids)) for lease, ids in parts])
+        lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
+        if lost:
+            raise LeaseLost([name for one in lost for name in one.trajectory_ids], lost[0].why)
+        raise_first(answers)
 
     async def release(self, held: ByLease) -> None:
         """Given back. What can't be said now is said in the background; a lease that is over needs nothing."""
@@ -93,13 +97,6 @@ class Leases:
 
         await repeat_by_owner(held.values, renew, every=seconds / RENEWALS)
 
-    async def _acknowledge_all(self, parts: Iterable[tuple[str, tuple[str, ...]]]) -> None:
-        answers = await each([self._acknowledge(lease, ids) for lease, ids in parts])
-        lost = [answer for answer in answers if isinstance(answer, LeaseLost)]
-        if lost:
-            raise LeaseLost([name for one in lost for name in one.trajectory_ids], lost[0].why)
-        raise_first(answers)
-
     async def _acknowledge(self, lease: str, ids: tuple[str, ...]) -> None:
         async def deliver() -> None:
             try:
@@ -111,7 +108,7 @@ class Leases:
                     self._lost.update(ids)
                     raise LeaseLost(ids, error.said) from error
                 # One that is lost has the others of its lease refused, too.
-                await self._acknowledge_all([(lease, (one,)) for one in ids])
+                await self.repeat_acknowledged((lease, (one,)) for one in ids)
             else:
                 self._lost.difference_update(ids)
 

@@ -314,7 +314,7 @@ class Prefetcher:
 
     async def _again(self, lease: str, trajectory_ids: frozenset[str]) -> None:
         try:
-            await self._leases.repeat_acknowledged({lease: trajectory_ids})
+            await self._leases.repeat_acknowledged([(lease, trajectory_ids)])
         except FleetError as error:
             log.warning("an acknowledgement was refused: %s", error)
 
