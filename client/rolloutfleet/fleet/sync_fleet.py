@@ -7,7 +7,7 @@ is used.
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from rolloutfleet.fleet.async_fleet import AsyncFleet
 from rolloutfleet.fleet.base import FleetBase, Options
@@ -175,9 +175,6 @@ class Fleet(Blocking, FleetBase):
         self._asynchronous, self._loop = other, loop
         self.whereabouts, self.staleness = other.whereabouts, other.staleness
         self._proxies, self._weights, self._filter = other._proxies, other._weights, other._filter
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

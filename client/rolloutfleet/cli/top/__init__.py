@@ -1,7 +1,6 @@
 """`rolloutfleet top`: a fleet as it runs, as `htop` shows a machine."""
 
 import asyncio
-import signal
 import sys
 from typing import Annotated
 
@@ -46,7 +45,7 @@ def top(
         else:
             console().print(shown(found, view, width=console().width, asked=False))
         return
-    ended_by = asyncio.run(_live(fleet, view))
+    ended_by = asyncio.run(watch(fleet, view))
     raise typer.Exit(0 if ended_by is None else 128 + ended_by)
 
 
@@ -56,8 +55,3 @@ async def _once(fleet: AsyncFleet, seconds: float) -> FleetFigures:
         first: Sample = await take_sample(fleet)
         await asyncio.sleep(seconds)
         return figures(first, await take_sample(fleet))
-
-
-async def _live(fleet: AsyncFleet, view: Display) -> signal.Signals | None:
-    async with fleet:
-        return await watch(fleet, view)

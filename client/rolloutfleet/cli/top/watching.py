@@ -54,23 +54,24 @@ class _State:
 
 
 async def watch(fleet: AsyncFleet, view: Display) -> signal.Signals | None:
-    """Show it until somebody ends it; the signal that did. Raises FleetError where the first look fails."""
-    first = await take_sample(fleet)
-    state = _State(view, first, figures(first, first))
+    """Show it until somebody ends it; the signal that did. Closes it. Raises FleetError where the first look fails."""
     screen = console()
-    with quiet(), _keys(state), _signals(state), Live(console=screen, screen=True, auto_refresh=False) as live:
-        looking = asyncio.create_task(_look_on(fleet, state))
-        looking.add_done_callback(lambda _: state.changed.set())
-        try:
-            while not (state.quit or looking.done()):
-                state.changed.clear()
-                live.update(shown(state.fleet, state.view, width=screen.width, trouble=state.trouble), refresh=True)
-                await state.changed.wait()
-        finally:
-            looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await looking
-    return state.ended_by
+    async with fleet:
+        first = await take_sample(fleet)
+        state = _State(view, first, figures(first, first))
+        with quiet(), _keys(state), _signals(state), Live(console=screen, screen=True, auto_refresh=False) as live:
+            looking = asyncio.create_task(_look_on(fleet, state))
+            looking.add_done_callback(lambda _: state.changed.set())
+            try:
+                while not (state.quit or looking.done()):
+                    state.changed.clear()
+                    live.update(shown(state.fleet, state.view, width=screen.width, trouble=state.trouble), refresh=True)
+                    await state.changed.wait()
+            finally:
+                looking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await looking
+        return state.ended_by
 
 
 async def _look_on(fleet: AsyncFleet, state: _State) -> None:
