@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import isclose, isfinite
 from statistics import fmean, stdev
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.formats.rollouts import Rollout, rows_of
 
 Group: TypeAlias = Sequence[float | None]
 Why = Literal["no reward", "group of one", "equal rewards"]
-
-_FEWEST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _advantages(groups: Iterable[Group], of_group: Callable[[Sequence[float]], l
 
 def _why_not(rewards: Sequence[float]) -> Why | None:
     """The reason why members with these rewards are left out, all of them; None where they are not."""
-    if len(rewards) < _FEWEST:
+    if len(rewards) <= 1:
         return "group of one"
     # Sums of the same rewards may differ by their rounding, which a division by the deviation makes as large as any.
     return "equal rewards" if isclose(min(rewards), max(rewards), abs_tol=1e-12) else None

@@ -95,7 +95,7 @@ class ExportFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._take_over()
+            self._take_over(self._lock)
         except BaseException:
             self.__exit__()
             raise
@@ -106,10 +106,9 @@ class ExportFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _take_over(self) -> None:
-        assert self._lock is not None
+    def _take_over(self, lock: int) -> None:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(f"another export writes to {self.folder}") from None
         for file in self.folder.iterdir():

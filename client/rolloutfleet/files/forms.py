@@ -166,9 +166,8 @@ class ParquetWriter(PartWriter):
 
     def add(self, trajectory: Trajectory) -> None:
         for record in records(trajectory):
-            flat = record | {"metadata": _text(record["metadata"])}
             included = {name: _text(record[name]) for name in INCLUDED if record[name] is not None}
-            flat |= included
+            flat = record | included | {"metadata": _text(record["metadata"])}
             flat["turns"] = [_flat_turn(turn) for turn in record["turns"]]
             self._waiting.append(flat)
             amount = sum(record[name].nbytes for name in TYPES) + RECORD_BYTES + len(flat["metadata"])

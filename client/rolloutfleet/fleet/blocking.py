@@ -40,21 +40,16 @@ class LoopThread:
 
     @property
     def running(self) -> bool:
-        """Whether it can run anything, here."""
-        return self.mine and not self._loop.is_closed()
-
-    @property
-    def mine(self) -> bool:
-        """Whether this is the process that made it."""
-        return os.getpid() == self._pid
+        """Whether it can run anything, here: in the process that made it."""
+        return os.getpid() == self._pid and not self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what the coroutine returns. Raises what it raises; FleetClosed in another process, and after `stop`;
         RuntimeError on the loop itself, which would wait for itself."""
         if not self.running:
             work.close()
-            why = "has been closed" if self.mine else "belongs to another process: make one here, from its whereabouts"
-            raise FleetClosed(f"this fleet object {why}")
+            foreign = "belongs to another process: make one here, from its whereabouts"
+            raise FleetClosed(f"this fleet object {'has been closed' if os.getpid() == self._pid else foreign}")
         if asyncio._get_running_loop() is self._loop:
             work.close()
             raise RuntimeError(

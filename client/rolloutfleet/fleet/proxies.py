@@ -102,15 +102,11 @@ def new_key() -> str:
     return uuid.uuid4().hex
 
 
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
-
-
 class Proxies:
     """Calls to a fleet. One event loop's; closed by `close`."""
 
     def __init__(self, where: Whereabouts, *, patience: float) -> None:
-        self.clock: Callable[[], float] = _loop_time
+        self.clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         self.known: dict[int, Proxy] = {}
         """Every proxy as last seen, by ordinal; empty until somebody has answered."""
         self.outages: dict[int, Outage] = {}

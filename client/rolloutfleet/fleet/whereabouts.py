@@ -106,9 +106,8 @@ class Whereabouts:
         """The engines, which a local fleet's file names; none of other fleets. Raises BadArgument."""
         if self.book is None:
             return ()
-        entries, key = _entries(self.book), None
-        if entries.engine_key_file is not None:
-            key = _read_key("path", entries.engine_key_file, "engine")
+        entries = _entries(self.book)
+        key = None if entries.engine_key_file is None else _read_key("path", entries.engine_key_file, "engine")
         return tuple(EngineAddress(engine.url, key) for engine in entries.engines)
 
     def proxies(self) -> tuple[str, ...]:

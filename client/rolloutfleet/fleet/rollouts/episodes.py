@@ -175,11 +175,10 @@ def metrics(groups: Sequence[Sequence[Figures]], *, passes: Callable[[float], bo
             found[name] = sum(values) / len(values)
     if ages:
         found["age/most"] = max(ages)
-    k, smallest = 1, min(map(len, groups), default=0)
-    while k <= smallest:
+    smallest = min(map(len, groups), default=0)
+    for k in (2**power for power in range(smallest.bit_length())):
         of_groups = [pass_at(k, members=len(group), passed=_passed(group, passes)) for group in groups]
         found[f"pass@{k}"] = sum(of_groups) / len(of_groups)
-        k *= 2
     return found
 
 
