@@ -166,8 +166,8 @@ LOOKING = [
         "the-group-in-a-bundle-links-to-what-is-not-there",
         Promise.LOOKING,
         CLIENT,
-        "live=False, only=keys)",
-        "live=False)",
+        "tails, only=keys)",
+        "tails)",
         BUNDLE,
     ),
     Fault(
