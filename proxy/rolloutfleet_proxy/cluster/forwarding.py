@@ -5,17 +5,17 @@ through unchanged; who owns nothing here any more is told so, never given an emp
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Final
 
 import aiohttp
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolloutfleet.http_failures import failure_in_words
-from rolloutfleet.tasks import end_tasks
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership, key_of, named_by, owner_of_call, session_in, session_of
 from rolloutfleet_proxy.cluster.peers import Peers
@@ -46,6 +46,9 @@ from rolloutfleet_proxy.telemetry import logger
 from rolloutfleet_proxy.telemetry.calls import ANSWERED, CUT_SHORT, CallFactory, ChatCall, PassedCall
 from rolloutfleet_proxy.telemetry.metrics import Metrics
 from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
+
+_SMALL: Final = 64 << 10
+"""Bytes up to which a body is read before its call is passed on, which then takes one write."""
 
 
 class ClientLeft(Exception):
@@ -124,10 +127,14 @@ class Forwarding:
             told = PassedCall(self.metrics, request_id=request_id(scope), to=owner.ordinal)
         answer, refused = _PassedAnswer(send, scope), ""
         try:
+            is_away = self.ownership.peers.is_silent(owner.ordinal)  # a call that will be held keeps its body unread
+            body = None if is_away else await _small_body(scope, receive, limit=self.body_limit(scope))
             if told is None or scope.get(FROM_PEER, False):
-                await self._pass_once(owner.ordinal, scope, receive, answer)
+                await self._pass_once(owner.ordinal, scope, receive, answer, body)
             else:
-                await self._pass_or_hold(owner, scope, receive, answer, told)
+                await self._pass_or_hold(owner, scope, receive, answer, body, told)
+        except ClientLeft:
+            pass
         except DomainError as error:
             self.metrics.refused.labels(error.code).inc()
             refused = error.code
@@ -137,13 +144,19 @@ class Forwarding:
                 told.ended(status=answer.status, outcome=refused or (ANSWERED if answer.whole else CUT_SHORT))
 
     async def _pass_or_hold(
-        self, owner: Owner, scope: Scope, receive: Receive, answer: "_PassedAnswer", told: PassedCall
+        self,
+        owner: Owner,
+        scope: Scope,
+        receive: Receive,
+        answer: "_PassedAnswer",
+        body: bytes | None,
+        told: PassedCall,
     ) -> None:
         """Pass a turn's call on; while its owner can't be reached, hold it and try again."""
         until = self.holding.until()
         while True:
             try:
-                await self._pass_once(owner.ordinal, scope, receive, answer)
+                await self._pass_once(owner.ordinal, scope, receive, answer, body)
                 return
             except OwnerUnreachable as unreachable:
                 length = _declared(scope["headers"], limit=self.body_limit(scope))
@@ -152,12 +165,14 @@ class Forwarding:
                         return
             self._check(owner, scope)  # The fleet may have shrunk meanwhile.
 
-    async def _pass_once(self, ordinal: int, scope: Scope, receive: Receive, answer: "_PassedAnswer") -> None:
-        call, peers, body_limit = turn_call(scope), self.ownership.peers, self.body_limit(scope)
+    async def _pass_once(
+        self, ordinal: int, scope: Scope, receive: Receive, answer: "_PassedAnswer", body: bytes | None
+    ) -> None:
+        call, peers, limit = turn_call(scope), self.ownership.peers, self.body_limit(scope)
         receipt = None if call is None else random_hex()
         async with self.passing(scope):
             try:
-                await pass_on(peers, ordinal, scope, receive, answer.send, body_limit=body_limit, receipt=receipt)
+                await pass_on(peers, ordinal, scope, receive, answer.send, body_limit=limit, body=body, receipt=receipt)
             finally:
                 if call is not None and receipt is not None and answer.status == HTTPStatus.OK:
                     received = answer.whole and await emptied_of(scope)()
@@ -240,21 +255,63 @@ async def pass_on(
     if alike in peers.callers and closed():
         return  # Who waits may be its own retry, which was read before it.
     await peers.callers.departed(alike)
-    passing = asyncio.create_task(_pass(peers, ordinal, scope, upload, send, receipt))
+    ending = _Ending()
+    leaving = asyncio.create_task(upload.left())
+    leaving.add_done_callback(lambda left: None if left.cancelled() else ending.end(ClientLeft()))
+    given_up = OwnerUnavailable(ordinal, "it is lost, or has been silent for a minute")
     # Of who leaves sooner the owner gets no whole request.
-    with peers.callers.waits(alike, lambda: closed() and upload.is_read), peers.awaited_by(ordinal, passing):
-        leaving = asyncio.create_task(upload.left())
+    with (
+        peers.callers.waits(alike, lambda: closed() and upload.is_read),
+        peers.awaited(ordinal, lambda: ending.end(given_up)),
+    ):
         try:
-            await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if passing.cancelled():
-                raise OwnerUnavailable(ordinal, "it is lost, or has been silent for a minute")
-            if passing.done():
-                passing.result()
+            # The connection is closed where this ends, and the system told before it goes on: a retry comes behind it.
+            with ending.watching():
+                await _pass(peers, ordinal, scope, upload, send, receipt)
         except ClientLeft:
             pass
         finally:
-            # The connection is closed with the task, and the system told before this goes on: a retry comes behind it.
-            await end_tasks((passing, leaving))
+            leaving.cancel()
+
+
+class _Ending:
+    """Ends what the task that made it does, from outside and with an exception."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._reason: Exception | None = None
+        self._is_over = False
+
+    def end(self, reason: Exception) -> None:
+        if self._task is not None and self._reason is None and not self._is_over:
+            self._reason = reason
+            self._task.cancel()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What can be ended. Raises the reason."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._reason is None or self._task is None or self._task.uncancel():
+                raise  # by somebody else, too
+            raise self._reason from None
+        finally:
+            self._is_over = True
+
+
+async def _small_body(scope: Scope, receive: Receive, *, limit: int) -> bytes | None:
+    """The whole of a small body; None for any other, which passes as it comes. Raises BodyTooLarge, ClientLeft."""
+    if not 0 < _declared(scope["headers"], limit=limit) <= _SMALL:
+        return None
+    pieces, more = list[bytes](), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send, receipt: str | None) -> None:

@@ -82,8 +82,8 @@ class Peers:
         """Callers of requests that are passed on to others."""
         self.lost: frozenset[int] = frozenset(settings.lost_proxies)
         """Ordinals of proxies that nobody is to wait for."""
-        self._under_way: dict[int, set[asyncio.Task[None]]] = {}
-        """What waits for a proxy's answer, by its ordinal."""
+        self._awaited: dict[int, dict[object, Callable[[], None]]] = {}
+        """How what waits for a proxy's answer is ended, by its ordinal."""
         self._silent_since: dict[int, float] = {}
         """By ordinal, by the loop's clock."""
         self._changed = Broadcast()
@@ -151,14 +151,14 @@ class Peers:
         self._note(self._unseen(ordinal))
 
     @contextmanager
-    def awaited_by(self, ordinal: int, task: asyncio.Task[None]) -> Iterator[None]:
-        """A task that waits for a proxy's answer: it is cancelled once that is given up."""
-        tasks = self._under_way.setdefault(ordinal, set())
-        tasks.add(task)
+    def awaited(self, ordinal: int, give_up: Callable[[], None]) -> Iterator[None]:
+        """A proxy's answer is waited for, until it comes or is given up."""
+        waiting, this = self._awaited.setdefault(ordinal, {}), object()
+        waiting[this] = give_up
         try:
             yield
         finally:
-            tasks.discard(task)
+            del waiting[this]
 
     @asynccontextmanager
     async def request(
@@ -240,8 +240,8 @@ class Peers:
         now = asyncio.get_running_loop().time()
         since = self._silent_since.setdefault(ordinal, now)
         if ordinal in self.lost or now - since >= GIVEN_UP_AFTER:
-            for task in self._under_way.get(ordinal, ()):
-                task.cancel()
+            for give_up in self._awaited.get(ordinal, {}).values():
+                give_up()
 
     def _note(self, peer: Peer) -> None:
         before = self._seen.get(peer.ordinal)
