@@ -50,7 +50,7 @@ from rolloutfleet_operator.policy.observed import (
     text_of,
 )
 from rolloutfleet_operator.policy.reasons import Problem, ProblemReason
-from rolloutfleet_operator.policy.status import status, unusable
+from rolloutfleet_operator.policy.status import NOT_AS_ASKED, status, unusable
 from rolloutfleet_operator.policy.updates import Update
 from rolloutfleet_operator.policy.workers import engines_by_address
 
@@ -229,6 +229,10 @@ class Reconciler:
         control, engine_key = await asyncio.gather(self._keys.control_key(fleet), self._keys.engine_key(fleet))
         endpoints = _endpoints(objects, of_proxies, control, engine_key)
         wanted = self._wanted(fleet, objects)
+        if sure:  # what another operator met when it applied children is so until they are applied anew
+            before = (each for each in reading.status_of(body).problems if each.reason in NOT_AS_ASKED)
+            met = (Problem(ProblemReason(each.reason), each.message, each.pod) for each in before)
+            self._problems = tuple({*self._problems, *met})
         problems = (*wanted.problems, *keys.problems, *control.problems, *engine_key.problems)
         async with self._without_turn():
             if not polled:

@@ -74,7 +74,7 @@ def _message_of(found: Problem) -> str:
     return f"{found.pod}: {found.message}" if found.pod else found.message
 
 
-_NOT_AS_ASKED: Final = (
+NOT_AS_ASKED: Final = (
     ProblemReason.SPEC_INVALID,
     ProblemReason.TEMPLATE_INVALID,
     ProblemReason.SETTINGS_INVALID,
@@ -101,7 +101,7 @@ def _ready(view: View) -> Condition:
     if view.spec.suspend:
         return Condition("False", ConditionReason.SUSPENDING, "pods are still there")
     parts = (part for make in (_proxies, _gateway, _own_engines) if (part := make(view)).status != "True")
-    found = view.because(*_NOT_AS_ASKED) or next(parts, None)
+    found = view.because(*NOT_AS_ASKED) or next(parts, None)
     if found is None and view.decision.roll.outdated and not _waits(view):
         found = _progressing(view)
     found = found or _updating(view) or _other_than_asked(view) or _growing(view) or _not_live(view)
@@ -143,7 +143,7 @@ def _proxies(view: View) -> Condition:
     if len(view.ready) == view.desired:
         return Condition("True", ConditionReason.ALL_READY, "all proxies are ready")
     of_pods = {pod.name for pod in missing}
-    of_all = (*_NOT_AS_ASKED, *_NO_PODS)
+    of_all = (*NOT_AS_ASKED, *_NO_PODS)
     found = (each for each in view.decision.problems if each.pod in of_pods or each.reason in of_all)
     if (worst := _because(next(found, None))) is not None:
         return worst
@@ -209,7 +209,7 @@ def _engines(view: View) -> Condition:
 
 def _rolls(view: View, deployment: ObservedDeployment, name: str) -> Condition:
     """Enough pods are ready, but not all are what the spec asks for."""
-    problem = None if deployment.as_asked else view.because(*_NOT_AS_ASKED)
+    problem = None if deployment.as_asked else view.because(*NOT_AS_ASKED)
     return problem or Condition(
         "False", ConditionReason.ROLLING_OUT, f"{name} gets its new template; pods of the old one serve meanwhile"
     )
@@ -225,7 +225,7 @@ def _progressing(view: View) -> Condition:
         return stopped
     if decision.leaving:
         return Condition("True", ConditionReason.RETIRING, "proxies to be removed still serve their sessions")
-    if (problem := view.because(*_NOT_AS_ASKED, *_NO_PODS)) is not None:
+    if (problem := view.because(*NOT_AS_ASKED, *_NO_PODS)) is not None:
         return problem
     if decision.roll.outdated and not _waits(view):
         return Condition("True", ConditionReason.ROLLING_OUT, "pods get the new template, one after another")

@@ -376,6 +376,31 @@ async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiS
         await comes_true(lambda: "can't be pulled" in fleet.problems().get("ImagePullFailed", ""))
 
 
+async def test_ready_stays_false_under_the_next_operator_while_a_child_is_refused(
+    server: ApiServer, fleet: FleetThere
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("apply", "Ingress"):
+            raise Refusal(403, "Forbidden", "exceeded quota: few")
+
+    fleet.apply(proxies={"replicas": 0}, endpoint={"ingress": {"host": "a.b"}})
+    async with operating(server):
+        await comes_true(lambda: fleet.children() >= CHILDREN)
+        fleet.roll_out()
+        await comes_true(lambda: fleet.condition()["status"] == "True")
+        server.remove("Ingress", "rl", "math")
+        server.refusing.append(refuse)
+        await comes_true(lambda: fleet.condition()["reason"] == "QuotaExceeded")
+    told: list[str] = []
+    server.watchers.append(lambda kind, of: told.append(fleet.condition()["status"]) if kind == KIND else None)
+    said = copy.deepcopy(server.of_kind("Event"))
+    async with operating(server) as operator:
+        await operator.until_passes(3)
+        assert set(told) <= {"False"} and server.of_kind("Event") == said
+        server.refusing.clear()
+        await comes_true(lambda: fleet.condition()["status"] == "True")
+
+
 @pytest.mark.parametrize("right", ["list Pod", "list Deployment", "list ConfigMap", "GET Secret"])
 async def test_a_right_to_read_that_is_missing_is_said_and_passes_are_made_again(
     server: ApiServer, fleet: FleetThere, right: str
