@@ -1,7 +1,7 @@
 """The operator's own Prometheus metrics."""
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.policy import causes
-from rolloutfleet_operator.policy.observed import ObservedFleet
+from rolloutfleet_operator.policy.observed import ObservedPod
 from rolloutfleet_operator.policy.reasons import Metric
 
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -49,7 +49,7 @@ class OperatorMetrics(Collector):
         self._stores_lost = Counter(Metric.STORES_LOST, about, ["fleet"], registry=self.registry)
         about = "Requests to a proxy that it did not answer."
         self._unpolled = Counter(Metric.POLLS_FAILED, about, ["namespace", "fleet"], registry=self.registry)
-        self._fleets: dict[str, _FleetFigures] = {}
+        self._fleets: dict[_Labels, _FleetFigures] = {}
         self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -70,27 +70,26 @@ class OperatorMetrics(Collector):
                 family.add_metric(labels, figure)
             yield family
 
-    def saw(self, observed: ObservedFleet, status: FleetStatus, budget: int) -> None:
-        """One pass's result."""
-        of_fleet = (observed.namespace, observed.name)
+    def saw(self, fleet: _Labels, status: FleetStatus, pods: Sequence[ObservedPod] = (), budget: int = 0) -> None:
+        """One pass's result; of a fleet that can't be carried out it is the status alone."""
         figures = _FleetFigures(
             conditions=frozenset((each.type, each.status) for each in status.conditions),
             problems=frozenset((each.reason,) for each in status.problems),
             restarts={counter: status.restarts.count(counter) for counter in causes.counters()},
             stores_lost=sum(each.lost for each in status.stores),
-            rss={(*of_fleet, pod.name): pod.stats.rss for pod in observed.pods if pod.stats is not None},
-            budget={of_fleet: budget},
+            rss={(*fleet, pod.name): pod.stats.rss for pod in pods if pod.stats is not None},
+            budget={fleet: budget} if budget else {},
         )
-        before = self._fleets.get(observed.key, figures)
+        before = self._fleets.get(fleet, figures)
         for counter, later in figures.restarts.items():
             if (more := later - before.restarts.get(counter, 0)) > 0:
-                self._restarts.labels(observed.key, counter).inc(more)
+                self._restarts.labels("/".join(fleet), counter).inc(more)
         if (lost := figures.stores_lost - before.stores_lost) > 0:
-            self._stores_lost.labels(observed.key).inc(lost)
-        self._fleets[observed.key] = figures
-        for pod in observed.pods:
+            self._stores_lost.labels("/".join(fleet)).inc(lost)
+        self._fleets[fleet] = figures
+        for pod in pods:
             if pod.stats is None and pod.unanswered:
-                self._unpolled.labels(*of_fleet).inc()
+                self._unpolled.labels(*fleet).inc()
 
     def forget(self, namespace: str, name: str) -> None:
-        self._fleets.pop(f"{namespace}/{name}", None)
+        self._fleets.pop((namespace, name), None)

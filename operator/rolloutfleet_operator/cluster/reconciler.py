@@ -183,7 +183,9 @@ class Reconciler:
 
     async def _write_unusable(self, body: Object, problem: Problem) -> None:
         self.begin_anew(failed=True)
-        await self._write(body, unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now()))
+        new = unusable(reading.status_of(body), problem, body["metadata"]["generation"], self._now())
+        self._shared.metrics.saw((self._namespace, self._name), new)
+        await self._write(body, new)
 
     async def _reconcile(self, changed: Set[str]) -> float | None:
         snapshot, self._snapshot = self._snapshot, None
@@ -245,7 +247,7 @@ class Reconciler:
         decision, new = self._decide(fleet.spec, observed)
         if not sure and decision.disturbs(observed):
             return PassResult(next_in=0.0, unsure=True)
-        self._shared.metrics.saw(observed, new, fleet.spec.memory.rss_budget)
+        self._shared.metrics.saw((self._namespace, self._name), new, observed.pods, fleet.spec.memory.rss_budget)
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return PassResult(next_in=REQUEUE_SOON, touched={KIND})

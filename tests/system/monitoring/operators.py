@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tests.processes import free_port
-from tests.unit.operator.cluster.test_metrics import POD, SEEN
+from tests.unit.operator.cluster.test_metrics import POD
 from tests.waiting import PATIENCE
 
 from rolloutfleet.status import FleetStatus
@@ -29,7 +29,7 @@ def seen() -> OperatorMetrics:
     """Two passes, after the first of which a proxy was restarted, and one that failed."""
     metrics = OperatorMetrics()
     for status in (STATUS, RESTARTED):
-        metrics.saw(replace(SEEN, pods=(POD, SILENT)), FleetStatus.model_validate(status), BUDGET)
+        metrics.saw(("default", "math"), FleetStatus.model_validate(status), (POD, SILENT), BUDGET)
         metrics.passes.observe(0.1)
     metrics.errors.inc()
     metrics.leading.set(1)

@@ -1,19 +1,15 @@
 """The operator's own metrics."""
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.operator.policy.world import World
 
-from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import ConditionStatus, FleetStatus, StoreStatus
 from rolloutfleet_operator.cluster.metrics import OperatorMetrics
 from rolloutfleet_operator.policy.observed import ObservedPod, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 
-SEEN = World(FleetSpec.model_validate({"model": "simulated", "engine": {"gpus": 0}})).snapshot()
 POD = ObservedPod(
     name="math-proxy-0",
     uid="u",
@@ -42,7 +38,7 @@ def test_fleets_are_counted_by_what_they_are_now(passes: list[tuple[str, dict[st
             metrics.forget("default", name)
             now.pop(name, None)
         else:
-            metrics.saw(replace(SEEN, name=name), status_of(conditions), budget=1)
+            metrics.saw(("default", name), status_of(conditions), budget=1)
             now[name] = conditions
     counted = Counter(each for conditions in now.values() for each in conditions.items())
     shown = {
@@ -58,14 +54,14 @@ def test_a_lost_store_is_counted_once() -> None:
     metrics = OperatorMetrics()
     for lost in (3, 3, 4, 4):
         store = StoreStatus(ordinal=0, id="a", lost=lost)
-        metrics.saw(SEEN, FleetStatus(stores=[store]), budget=1)
-    assert metrics.registry.get_sample_value(Metric.STORES_LOST, {"fleet": SEEN.key}) == 1
+        metrics.saw(("default", "math"), FleetStatus(stores=[store]), budget=1)
+    assert metrics.registry.get_sample_value(Metric.STORES_LOST, {"fleet": "default/math"}) == 1
 
 
 def test_nothing_is_shown_of_a_fleet_that_was_deleted() -> None:
     metrics = OperatorMetrics()
     for name in ("stays", "goes"):
-        metrics.saw(replace(SEEN, name=name, pods=(POD,)), status_of({"Ready": "True"}), budget=2**30)
+        metrics.saw(("default", name), status_of({"Ready": "True"}), (POD,), 2**30)
     metrics.forget("default", "goes")
     samples = [
         f"{sample.name} {sample.labels['fleet']}"

@@ -419,6 +419,32 @@ async def test_a_right_to_read_that_is_missing_is_said_and_passes_are_made_again
         await comes_true(lambda: "PermissionDenied" not in fleet.problems())
 
 
+@pytest.mark.parametrize("reason", ["SpecInvalid", "PermissionDenied"])
+async def test_metrics_show_a_fleet_that_cant_be_carried_out_as_its_status_does(
+    server: ApiServer, fleet: FleetThere, reason: str
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("GET", "Secret"):
+            raise Refusal(403, "Forbidden")
+
+    fleet.apply(proxies={"replicas": 0})
+    async with operating(server) as operator:
+
+        def figures() -> tuple[float | None, ...]:
+            shown = operator.shared.metrics.registry.get_sample_value
+            ready = (shown(Metric.FLEETS, {"condition": "Ready", "status": each}) for each in ("True", "False"))
+            return (*ready, shown(Metric.PROBLEMS, {"reason": reason}))
+
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        fleet.roll_out()
+        await comes_true(lambda: figures() == (1, None, None))
+        if reason == "PermissionDenied":
+            server.refusing.append(refuse)
+        fleet.apply(memory={"samples": 0 if reason == "SpecInvalid" else 2})
+        await comes_true(lambda: fleet.condition()["reason"] == reason)
+        assert figures() == (None, 1, 1)
+
+
 async def test_a_fleet_that_is_deleted_goes_with_all_that_is_its_own(server: ApiServer, fleet: FleetThere) -> None:
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)

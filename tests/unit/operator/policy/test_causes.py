@@ -71,7 +71,7 @@ def grown_old(world: World, operator: Operator) -> None:
 def test_a_new_cause_is_planned_carried_out_and_counted_without_flapping(way: str) -> None:
     world, operator, metrics = World(fleet(memory={"restart": way})), Operator(), OperatorMetrics()
     grown_old(world, operator)
-    metrics.saw(world.snapshot(), world.status, budget=1)
+    metrics.saw(("default", "math"), world.status, budget=1)
     # One serves calls for longer than some passes take, so that its restart is decided long before it is made.
     world.pods["math-proxy-0"].in_flight = 15
     labels, actions = set(), set()
@@ -79,7 +79,7 @@ def test_a_new_cause_is_planned_carried_out_and_counted_without_flapping(way: st
         operator.run(world)
         stored = json.loads(world.status.model_dump_json(by_alias=True, exclude_none=True))
         world.status = FleetStatus.model_validate(stored)
-        metrics.saw(world.snapshot(), world.status, budget=1)
+        metrics.saw(("default", "math"), world.status, budget=1)
         labels |= {pod.notes.get(STATE_LABEL) for pod in world.pods.values()}
         actions |= set() if world.status.current is None else {world.status.current.action}
         world.tick(4)
