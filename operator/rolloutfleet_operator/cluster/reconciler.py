@@ -291,6 +291,8 @@ class Reconciler:
         return max(REQUEUE_SOON, min(due) - self._now())
 
     async def _write(self, body: Object, new: FleetStatus) -> Object | None:
+        lease = f"{self._shared.operator.lease_namespace}/{self._shared.operator.lease_name}"
+        new = new.model_copy(update={"operator": lease, "operator_version": self._shared.version})
         if new == reading.status_of(body):
             return body
         failpoints.reach(failpoints.STATUS_UNWRITTEN)
@@ -357,8 +359,6 @@ class Reconciler:
             node_local=there.node_local,
             most_disruptions=self._shared.operator.max_concurrent_disruptions,
             allow_loss=_allowed_losses(body),
-            operator_version=self._shared.version,
-            operator=f"{self._shared.operator.lease_namespace}/{self._shared.operator.lease_name}",
             settings_since=_settings_since(there.child("ConfigMap", fleet.settings), fleet.generation),
             endpoint=spec.endpoint.public_url or network.address(fleet, self._shared.operator),
             selector=",".join(f"{name}={value}" for name, value in selector(fleet, Component.PROXY).items()),

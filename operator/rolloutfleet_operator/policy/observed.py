@@ -402,9 +402,6 @@ class ObservedFleet:
     """The operator's `maxConcurrentDisruptions`."""
     allow_loss: frozenset[str] = frozenset()
     """Pods named by ALLOW_LOSS."""
-    operator_version: str = ""
-    operator: str = ""
-    """The Lease of the operator that sees this: namespace/name."""
     settings_since: float | None = None
     """When the settings of this generation were written; None where they were not."""
     endpoint: str | None = None

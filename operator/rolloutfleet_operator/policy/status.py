@@ -409,7 +409,8 @@ _SPEC_KINDS: Final[tuple[ConditionType, ...]] = ("Ready", "Progressing", "Settin
 
 
 def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: float) -> FleetStatus:
-    """The whole status, to be written under the version that `observed.status` has, where it differs from that."""
+    """The whole status but for who writes it, which is done under the version that `observed.status` has, where it
+    differs from that."""
     view = View(spec=spec, observed=observed, decision=decision)
     there = [pod for pod in observed.pods if pod.terminating_since is None]
     time = text_of(now)
@@ -423,8 +424,6 @@ def status(spec: FleetSpec, observed: ObservedFleet, decision: Decision, now: fl
         selector=observed.selector,
         endpoint=observed.endpoint,
         template_hash=observed.template_hash,
-        operator_version=observed.operator_version,
-        operator=observed.operator,
         parked=decision.parked,
         current=decision.current,
         problems=_problems(decision.problems, observed.status, time),

@@ -445,6 +445,29 @@ async def test_metrics_show_a_fleet_that_cant_be_carried_out_as_its_status_does(
         assert figures() == (None, 1, 1)
 
 
+@pytest.mark.parametrize("reason", ["NameTaken", "SpecInvalid", "PermissionDenied"])
+async def test_a_status_names_the_lease_of_the_operator_that_wrote_it(
+    server: ApiServer, fleet: FleetThere, reason: str
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if (method, place.kind) == ("GET", "Secret"):
+            raise Refusal(403, "Forbidden")
+
+    async with operating(server):
+        await comes_true(lambda: fleet.status.get("operator") == f"ops/{OPERATOR.lease_name}")
+    if reason == "NameTaken":
+        server.remove("ConfigMap", "rl", "math-settings")
+        server.put({"kind": "ConfigMap", "metadata": {"name": "math-settings", "namespace": "rl"}})
+    elif reason == "PermissionDenied":
+        server.refusing.append(refuse)
+    else:
+        fleet.apply(memory={"samples": 0})
+    async with operating(server, OPERATOR.model_copy(update={"lease_namespace": "other"})):
+        await comes_true(lambda: reason in fleet.problems(), seconds=A_LOOK)
+        assert fleet.status["operator"] == f"other/{OPERATOR.lease_name}"
+        assert fleet.status["operatorVersion"] == "0.1.0"
+
+
 async def test_a_fleet_that_is_deleted_goes_with_all_that_is_its_own(server: ApiServer, fleet: FleetThere) -> None:
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)
