@@ -35,6 +35,10 @@ kubelet asks twice, and waits for 20 s each time."""
 PROVISIONED_WITHIN: Final = 120.0
 """Seconds that a provisioner has for a volume before it is said that there is none."""
 
+_STARTS_ELSEWHERE: Final = "kubectl delete node, and the pod starts elsewhere"
+_GONE_WITH_IT: Final = "kubectl delete node and the pod's claim: what was neither acknowledged nor dumped is lost"
+"""Of a pod whose volume can be used on its node alone."""
+
 _NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
 """As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
 _PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
@@ -122,7 +126,7 @@ def _of_silent_engines(observed: ObservedFleet, now: float) -> Iterator[Problem]
 
 
 def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[Problem]:
-    found = _of_pod(pod, now)
+    found = _of_pod(pod, now, gone=_GONE_WITH_IT if observed.node_local else _STARTS_ELSEWHERE)
     if found is not None:
         yield found
     elif pod.is_silent(for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):
@@ -171,11 +175,11 @@ def _of_answers(pod: ObservedPod, observed: ObservedFleet, now: float) -> Iterat
             yield Problem(reason, message, pod.name)
 
 
-def _of_pod(pod: ObservedOtherPod, now: float) -> Problem | None:
-    """What the cluster says of a pod, the first cause before what follows from it."""
+def _of_pod(pod: ObservedOtherPod, now: float, *, gone: str = _STARTS_ELSEWHERE) -> Problem | None:
+    """What the cluster says of a pod, the first cause before what follows from it; `gone` is what to do without its
+    node."""
     if pod.node_lost:
-        gone = "if it is gone for good, kubectl delete node, and the pod starts elsewhere"
-        return Problem(ProblemReason.NODE_LOST, f"its node does not respond; {gone}", pod.name)
+        return Problem(ProblemReason.NODE_LOST, f"its node does not respond; if it is gone for good, {gone}", pod.name)
     if pod.is_stuck(now):
         return Problem(
             ProblemReason.STUCK_TERMINATING, "it should have ended; see its finalizers and its node", pod.name

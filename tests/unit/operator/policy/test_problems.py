@@ -208,6 +208,19 @@ def test_a_gateway_that_ends_with_its_lost_node_and_was_replaced_is_no_problem()
     assert found(replace(SEEN, gateway=gateway)) == []
 
 
+def test_a_lost_node_is_to_be_deleted_with_the_claim_where_the_volume_is_on_it() -> None:
+    lost = OF_A_POD[ProblemReason.NODE_LOST]
+    (elsewhere,) = said_of(lost).problems
+    (local,) = said_of(replace(lost, node_local=True)).problems
+    assert "the pod starts elsewhere" in elsewhere.message and "claim" not in elsewhere.message
+    assert "kubectl delete node and the pod's claim" in local.message and "elsewhere" not in local.message
+    assert SEEN.gateway.deployment is not None
+    gateway = ObservedOtherPod(name="math-gateway-x", created=NOW, node_lost=True)
+    deployment = replace(SEEN.gateway.deployment, pods=(gateway,))
+    (other,) = said_of(replace(SEEN, node_local=True, gateway=ObservedGateway(deployment=deployment))).problems
+    assert "the pod starts elsewhere" in other.message
+
+
 def test_a_claim_is_pending_when_its_provisioner_has_had_time_and_says_nothing() -> None:
     asked = ObservedClaim(name="state-math-proxy-0", ordinal=0, bound=False, created=NOW, provisioner="csi.example.com")
     observed = replace(down(ObservedContainer()), claims=(asked,))
