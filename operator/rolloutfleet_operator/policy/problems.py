@@ -36,8 +36,7 @@ PROVISIONED_WITHIN: Final = 120.0
 """Seconds that a provisioner has for a volume before it is said that there is none."""
 
 _STARTS_ELSEWHERE: Final = "kubectl delete node, and the pod starts elsewhere"
-_GONE_WITH_IT: Final = "kubectl delete node and the pod's claim: what was neither acknowledged nor dumped is lost"
-"""Of a pod whose volume can be used on its node alone."""
+_VOLUME_IS_THERE: Final = "kubectl delete node and the pod's claim: what was neither acknowledged nor dumped is lost"
 
 _NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
 """As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
@@ -126,7 +125,7 @@ def _of_silent_engines(observed: ObservedFleet, now: float) -> Iterator[Problem]
 
 
 def _of_proxy(pod: ObservedPod, spec: FleetSpec, observed: ObservedFleet, now: float) -> Iterator[Problem]:
-    found = _of_pod(pod, now, gone=_GONE_WITH_IT if observed.node_local else _STARTS_ELSEWHERE)
+    found = _of_pod(pod, now, gone=_VOLUME_IS_THERE if observed.node_local else _STARTS_ELSEWHERE)
     if found is not None:
         yield found
     elif pod.is_silent(for_seconds=spec.disruption.drain_timeout, samples=spec.memory.samples, now=now):

@@ -131,7 +131,6 @@ NEEDS_SOMEBODY: Final = frozenset(
         ProblemReason.STORE_OF_ANOTHER_FLEET,
         ProblemReason.STORE_UNUSABLE,
         ProblemReason.STORE_DAMAGED,
-        ProblemReason.ROLL_STOPPED,
         ProblemReason.CONTAINER_CONFIG_ERROR,
         ProblemReason.BUDGET_TOO_SMALL,
         ProblemReason.SETTINGS_REFUSED,

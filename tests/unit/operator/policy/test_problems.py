@@ -332,6 +332,22 @@ def test_it_is_stalled_by_what_time_alone_does_not_mend(reason: ProblemReason, s
     assert (said.status, said.reason) == (("True", reason.value) if stalled else ("False", "NotStalled"))
 
 
+@pytest.mark.parametrize(
+    ("cause", "stalled"),
+    [
+        (ProblemReason.IMAGE_PULL_FAILED, ("False", "NotStalled")),
+        (ProblemReason.CONTAINER_CONFIG_ERROR, ("True", "ContainerConfigError")),
+    ],
+)
+def test_a_roll_that_is_stopped_is_stalled_where_its_cause_needs_somebody(
+    cause: ProblemReason, stalled: tuple[str, str]
+) -> None:
+    new = replace(OF_A_POD[cause].pods[0], template_hash="t9")
+    said = conditions(replace(SEEN, template_hash="t9", pods=(new, *SEEN.pods[1:])))
+    assert said["Ready"].reason == "RollStopped"
+    assert (said["Stalled"].status, said["Stalled"].reason) == stalled
+
+
 def test_a_problem_of_a_pod_that_leaves_leaves_the_fleet_ready() -> None:
     leaving = replace(FIRST, name="math-proxy-2", uid="u9", ordinal=2)
     assert SEEN.workload is not None
