@@ -40,8 +40,8 @@ _VOLUME_IS_THERE: Final = "kubectl delete node and the pod's claim: what was nei
 
 _NO_CLASS: Final = re.compile(r'storageclass\S* "[^"]*" not found', re.IGNORECASE)
 """As the controller of claims says it: `storageclass.storage.k8s.io "fast" not found`."""
-_PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
-_CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+PULL: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable")
+CONFIG: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _LAST_WORDS: Final = {
     "StoreOfAnotherFleet": ProblemReason.STORE_OF_ANOTHER_FLEET,
     "StoreUnusable": ProblemReason.STORE_UNUSABLE,
@@ -194,9 +194,9 @@ def _of_pod(pod: ObservedOtherPod, now: float, *, gone: str = _STARTS_ELSEWHERE)
 
 
 def _of_container(name: str, container: ObservedContainer) -> Problem | None:
-    if container.waiting in _PULL:
+    if container.waiting in PULL:
         return Problem(ProblemReason.IMAGE_PULL_FAILED, f"{container.image or 'its image'} can't be pulled", name)
-    if container.waiting in _CONFIG:
+    if container.waiting in CONFIG:
         return Problem(ProblemReason.CONTAINER_CONFIG_ERROR, container.message, name)
     kind, _, words = container.last_words.partition(": ")
     if kind in _LAST_WORDS and container.last_end is not None and not container.started:

@@ -6,20 +6,13 @@ comes first.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet_operator.policy.observed import RESTART_NOTE, ObservedFleet, ObservedPod
+from rolloutfleet_operator.policy.problems import CONFIG, PULL
 
-CANT_START = frozenset(
-    (
-        "ImagePullBackOff",
-        "ErrImagePull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "CrashLoopBackOff",
-    )
-)
+CANT_START: Final = frozenset((*PULL, *CONFIG, "CrashLoopBackOff"))
 """What the kubelet says of a container that time alone won't start."""
 
 

@@ -161,8 +161,10 @@ def test_a_gateway_without_engines_says_what_the_engines_lack() -> None:
     assert said["Ready"] == said["EnginesReady"] == "WaitingForGpus"
 
 
-def test_a_roll_that_is_stopped_says_what_stopped_it() -> None:
-    new = replace(OF_A_POD[ProblemReason.IMAGE_PULL_FAILED].pods[0], template_hash="t9")
+@pytest.mark.parametrize("waiting", ["ErrImagePull", "RegistryUnavailable"])
+def test_a_roll_that_is_stopped_says_what_stopped_it(waiting: str) -> None:
+    container = ObservedContainer(waiting=waiting, image="registry/proxy:9")
+    new = replace(down(container).pods[0], template_hash="t9")
     observed = replace(SEEN, template_hash="t9", pods=(new, *SEEN.pods[1:]))
     said = conditions(observed)
     assert {said[kind].reason for kind in ("Ready", "Progressing")} == {"RollStopped"}
