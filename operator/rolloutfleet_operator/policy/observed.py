@@ -34,6 +34,8 @@ ALLOW_LOSS: Final = f"{GROUP}/allow-loss"
 
 READY_WITHIN: Final = 600.0
 """Seconds that a pod has to become Ready in: an image is pulled, a full store recovered, a tokenizer fetched."""
+LOADED_WITHIN: Final = 7200
+"""Seconds that an engine has to fetch and load its weights; then its start-up probe fails."""
 STUCK_AFTER: Final = 60.0
 """Seconds beyond its grace after which a pod that ends has not ended for a reason."""
 SILENT_POLLS: Final = 3
@@ -141,6 +143,11 @@ class ObservedOtherPod:
             and self.terminating_since is None
             and now - max(self.created, self.ready_since or 0.0) > seconds
         )
+
+    def is_late(self, now: float) -> bool:
+        """Whether it is not Ready for longer than a start takes: before its container runs, or while that starts up."""
+        starts_up = self.container.running and not self.container.started
+        return self.is_unready_for(LOADED_WITHIN if starts_up else READY_WITHIN, now)
 
     @property
     def never_ran(self) -> bool:
@@ -307,6 +314,11 @@ class ObservedDeployment:
     def is_complete(self, wanted: int) -> bool:
         """Whether that is so, and all of them are ready."""
         return self.is_rolled_out(wanted) and self.ready == wanted
+
+    def is_overdue(self, since: float, now: float) -> bool:
+        """Whether the update that began then has lasted longer than its pods need one after another, or than it takes
+        to find room for them."""
+        return now - since > (READY_WITHIN if self.failed_create else LOADED_WITHIN) * (self.replicas + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

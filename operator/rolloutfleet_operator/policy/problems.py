@@ -106,7 +106,7 @@ def of_deployment(deployment: ObservedDeployment | None, now: float) -> Iterator
         # One that is to end has been replaced already, wherever its node is.
         pod = each if each.terminating_since is None else replace(each, node_lost=False)
         found = _of_pod(pod, now)
-        if found is None and pod.is_unready_for(READY_WITHIN, now):
+        if found is None and pod.is_late(now):
             found = Problem(ProblemReason.NOT_READY_IN_TIME, _late(pod.name), pod.name)
         if found is not None:
             yield found

@@ -13,7 +13,7 @@ from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import CurrentStatus
 from rolloutfleet_operator.policy import causes, slots
 from rolloutfleet_operator.policy.actions import EmitEvent
-from rolloutfleet_operator.policy.observed import READY_WITHIN, ObservedDeployment, ObservedFleet, SlotRequest, text_of
+from rolloutfleet_operator.policy.observed import ObservedDeployment, ObservedFleet, SlotRequest, text_of
 from rolloutfleet_operator.policy.reasons import CurrentAction, EventReason
 from rolloutfleet_operator.policy.rollout import CANT_START, is_unanswered
 
@@ -102,7 +102,7 @@ def _update(
         return update
     # Of a template that is corrected in the middle of its roll no more pods are away than there are already.
     goes_on = replace(update, apply=update.apply or update.due, since=now if update.due else since)
-    return replace(goes_on, holds_slot=not _is_stuck(deployment, replicas, now))
+    return replace(goes_on, holds_slot=not _is_stuck(deployment, since, now))
 
 
 def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed: ObservedFleet) -> bool:
@@ -111,11 +111,12 @@ def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed
     return spec.update_policy == "Automatic" and (part == "gateway" or deployment.part_changed)
 
 
-def _is_stuck(deployment: ObservedDeployment, replicas: int, now: float) -> bool:
-    """Whether it has had its time, or has a pod that time alone won't start: then it gives its slot up, for good."""
-    patience = READY_WITHIN * (replicas + 1)
-    late = deployment.updating_since is not None and now - deployment.updating_since > patience
-    return late or any(pod.container.waiting in CANT_START for pod in deployment.pods)
+def _is_stuck(deployment: ObservedDeployment, since: float, now: float) -> bool:
+    """Whether it has had its time, or has a new pod that time alone won't start or that is late: then it gives its slot
+    up."""
+    new = [pod for pod in deployment.pods if pod.created >= since]
+    fails = any(pod.container.waiting in CANT_START or pod.is_late(now) for pod in new)
+    return fails or deployment.is_overdue(since, now)
 
 
 def admit(

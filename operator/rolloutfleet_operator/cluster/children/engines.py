@@ -21,12 +21,11 @@ from rolloutfleet_operator.cluster.children.secret import ENGINE_KEY
 from rolloutfleet_operator.cluster.children.templates import noted
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 from rolloutfleet_operator.commands import KeyFlag
+from rolloutfleet_operator.policy.observed import LOADED_WITHIN
 
 CONTAINER: Final = "engine"
 PATH: Final = "spec.engine.podTemplate"
 GPU: Final = "nvidia.com/gpu"
-_LOADED_WITHIN: Final = 7200
-"""Seconds that an engine has to fetch and load its weights."""
 LEAVING: Final = 10
 """Seconds that an engine which is told to end goes on, for the operator to take it out of every gateway's list."""
 GRACE: Final = 60 + LEAVING
@@ -81,7 +80,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) as engine:
 _CONTAINER: Final[Manifest] = {
     "name": CONTAINER,
     "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=_LOADED_WITHIN // _PERIOD),
+    "startupProbe": get("/health", "http", period=_PERIOD, timeout=5, failures=LOADED_WITHIN // _PERIOD),
     # /health waits for a generation: in a pause, and while weights are loaded, there is none. What hangs within SGLang
     # is ended by its own watchdog.
     "livenessProbe": get("/model_info", "http", period=_PERIOD, timeout=20, failures=6),

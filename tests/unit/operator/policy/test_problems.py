@@ -14,6 +14,7 @@ from rolloutfleet_operator.policy.actions import EmitEvent
 from rolloutfleet_operator.policy.crashes import OOM_SHOWN_FOR
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import (
+    LOADED_WITHIN,
     READY_WITHIN,
     STUCK_AFTER,
     ObservedClaim,
@@ -458,6 +459,17 @@ def test_an_engine_that_is_silent_while_calls_wait_is_named() -> None:
 )
 def test_an_engine_that_has_a_reason_to_be_silent_is_no_problem(stats: Any, changes: Any) -> None:
     assert found(with_engine(stats, **changes)) == []
+
+
+def test_an_engine_that_loads_its_weights_is_late_when_its_start_up_probe_has_failed() -> None:
+    loads = ObservedContainer(running=True)
+
+    def of_engine(container: ObservedContainer, age: float) -> list[tuple[str | None, str]]:
+        return found(with_engine({}, container=container, created=NOW - age, ready_since=NOW - age))
+
+    assert of_engine(loads, LOADED_WITHIN) == []
+    assert of_engine(loads, LOADED_WITHIN + 1) == [("math-engine-0", "NotReadyInTime")]
+    assert of_engine(ObservedContainer(), READY_WITHIN + 1) == [("math-engine-0", "NotReadyInTime")]
 
 
 def test_an_oom_kill_is_forgotten_in_time() -> None:

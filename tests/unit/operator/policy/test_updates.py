@@ -1,5 +1,6 @@
 """Gateway and engines keep the template that they were given until an update is due, and then go one after another."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from tests.unit.operator.policy.executor import Faults, Operator, settle
 from tests.unit.operator.policy.fleets import condition, fleet
 from tests.unit.operator.policy.world import World
 
-from rolloutfleet_operator.policy.observed import READY_WITHIN
+from rolloutfleet_operator.policy.decide import decide
+from rolloutfleet_operator.policy.observed import LOADED_WITHIN, READY_WITHIN, ObservedContainer, ObservedOtherPod
 from rolloutfleet_operator.policy.reasons import EventReason
 
 
@@ -142,7 +144,7 @@ def test_an_update_that_is_stuck_gives_its_slot_up_and_a_corrected_one_goes_on()
     assert given(other)[0] == "t1", "it waits for the slot"
     current = other.status.current
     assert current is not None and (current.action, current.waiting_for) == ("GatewayUpdate", "slot")
-    stuck.tick(2 * READY_WITHIN)
+    stuck.tick(2 * LOADED_WITHIN)
     for _ in range(10):
         operator.run(stuck)
         operator.run(other)
@@ -155,6 +157,52 @@ def test_an_update_that_is_stuck_gives_its_slot_up_and_a_corrected_one_goes_on()
     stuck.deployments["engine"].stuck = False
     settle([stuck, other], operator, passes=200)
     assert condition(stuck) == ("True", "Serving")
+
+
+LOADS = ObservedContainer(running=True)
+CANT_START = ObservedContainer(waiting="ImagePullBackOff")
+
+
+@pytest.mark.parametrize(
+    ("since", "pods", "failed", "held"),
+    [
+        (3 * READY_WITHIN, {3 * READY_WITHIN: LOADS}, "", 1),
+        (LOADED_WITHIN + 1, {LOADED_WITHIN + 1: LOADS}, "", 0),
+        (4 * READY_WITHIN, {4 * READY_WITHIN: ObservedContainer(started=True), 60: LOADS}, "", 1),
+        (READY_WITHIN + 1, {READY_WITHIN + 1: ObservedContainer()}, "", 0),
+        (60, {60: CANT_START}, "", 0),
+        (60, {3600: CANT_START, 60: LOADS}, "", 1),
+        (3 * READY_WITHIN + 1, {}, "exceeded quota", 0),
+        (3 * READY_WITHIN - 1, {}, "exceeded quota", 1),
+        (3 * LOADED_WITHIN + 1, {}, "", 0),
+    ],
+    ids=[
+        "it loads",
+        "it loads in vain",
+        "the second loads",
+        "it finds no node",
+        "no image",
+        "the old one has no image",
+        "no pod can be made",
+        "no pod can be made for a moment",
+        "nothing happens",
+    ],
+)
+def test_an_update_keeps_its_slot_while_engines_load_and_gives_it_up_when_stuck(
+    since: float, pods: dict[float, ObservedContainer], failed: str, held: int
+) -> None:
+    world, _ = at_rest(engine={"replicas": 2})
+    seen, now = world.snapshot(), world.now
+    made = [
+        ObservedOtherPod(name=f"math-engine-{age}", created=now - age, ready=container.started, container=container)
+        for age, container in pods.items()
+    ]
+    assert seen.engines.deployment is not None
+    deployment = replace(
+        seen.engines.deployment, updating_since=now - since, pods=tuple(made), ready=0, failed_create=failed
+    )
+    updating = replace(seen, engines=replace(seen.engines, deployment=deployment))
+    assert decide(world.spec, updating, now).held == held
 
 
 def test_one_of_which_no_pod_ever_ran_is_updated_without_a_slot_and_unasked() -> None:
