@@ -274,6 +274,7 @@ def admit(state: FleetState, progress: Progress, *, rolling: int) -> RestartAdmi
     begins = replace(admission, restarts=opened(progress.restarts, due, now), due=due)
     if not due.cause.slot:
         return begins
+    rolling = 0 if due.cause is causes.MEMORY else rolling  # engines may load for hours
     others = down(spec, state.roll, progress) - {due.pod.ordinal}
     if slots.free_here(max_unavailable=spec.disruption.max_unavailable, down=len(others) + rolling) == 0:
         return replace(admission, waiting=due)

@@ -205,6 +205,21 @@ def test_an_update_keeps_its_slot_while_engines_load_and_gives_it_up_when_stuck(
     assert decide(world.spec, updating, now).held == held
 
 
+def test_a_restart_for_memory_does_not_wait_for_engines_that_load() -> None:
+    world, operator = at_rest(replicas=2)
+    upgrade(world, "engine")
+    world.deployments["engine"].part_changed = True
+    operator.run(world)
+    world.tick(1.0)
+    world.deployments["engine"].stuck = True
+    world.pods["math-proxy-0"].rss = 2.0 * world.spec.memory.rss_budget
+    for _ in range(10):
+        operator.run(world)
+        world.tick(world.spec.memory.interval)
+    assert [pod for pod, _ in world.deeds.restarted] == ["math-proxy-0"]
+    assert world.deployments["engine"].since is not None
+
+
 def test_one_of_which_no_pod_ever_ran_is_updated_without_a_slot_and_unasked() -> None:
     """Its image can't be pulled, say, and the operator's default is corrected."""
     world, operator = at_rest(updatePolicy="OnRequest")
