@@ -214,11 +214,11 @@ def _late(name: str) -> str:
 
 
 def events_of_changes(before: FleetStatus, now: Iterable[Problem]) -> Iterator[EmitEvent]:
-    """`now` are those that the status will show."""
+    """`now` are those that the status will show. Each loss of a store is one, also while the last is shown."""
     there = {(each.pod, each.reason.value): each for each in now}
-    known = {(each.pod, each.reason) for each in before.problems}
+    known = {(each.pod, each.reason): each.message for each in before.problems}
     for (pod, reason), each in there.items():
-        if (pod, reason) not in known:
+        if (pod, reason) not in known or (reason == ProblemReason.STORE_LOST and known[pod, reason] != each.message):
             yield EmitEvent(reason=reason, message=each.message, pod=pod, warning=True)
-    for pod, reason in sorted(known - there.keys(), key=lambda key: (key[1], key[0] or "")):
+    for pod, reason in sorted(known.keys() - there.keys(), key=lambda key: (key[1], key[0] or "")):
         yield EmitEvent(reason=EventReason.PROBLEM_GONE, message=f"{reason} is over", pod=pod)

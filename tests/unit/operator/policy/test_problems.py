@@ -403,6 +403,10 @@ def test_a_store_that_is_another_than_before_is_counted_and_said_for_a_day() -> 
     assert [(each.reason, each.pod, each.warning) for each in events] == [("StoreLost", FIRST.name, True)]
     same = replace(remade, status=lost)
     assert said_of(same, NOW + 1000) == lost
+    again = replace(with_pod(stats={"store_id": "third"}), status=lost)
+    for seen, told in ((same, []), (again, [("StoreLost", FIRST.name)])):
+        events = [each for each in decide(SPEC, seen, NOW + 1000).actions if isinstance(each, EmitEvent)]
+        assert [(each.reason, each.pod) for each in events] == told
     later = said_of(same, NOW + LOSS_SHOWN_FOR)
     assert later.problems == [] and later.stores == lost.stores
 
