@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import itertools
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +13,7 @@ import kopf
 
 from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster.children.names import API_KINDS, FLEET_LABEL, MANAGED_BY, OPERATOR
-from rolloutfleet_operator.cluster.fleets import Fleets
+from rolloutfleet_operator.cluster.fleets import BACKOFF, Fleets
 from rolloutfleet_operator.cluster.reading import WATCHED
 
 _KINDS: Final = WATCHED | {"EndpointSlice"}
@@ -58,6 +60,14 @@ def _login(**given: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
 
 
+class _Pauses:
+    """Seconds between tries of one request, without end: after a last one kopf would end the operator, which a right to
+    watch one kind is not worth."""
+
+    def __iter__(self) -> Iterator[float]:
+        return map(BACKOFF.after, itertools.count(1))
+
+
 def settings() -> kopf.OperatorSettings:
     made = kopf.OperatorSettings()
     # Looking for new namespaces and kinds needs rights over the whole cluster, and none are waited for.
@@ -66,6 +76,7 @@ def settings() -> kopf.OperatorSettings:
     made.peering.standalone = True
     made.networking.request_timeout = 30
     made.networking.connect_timeout = 5
+    made.networking.error_backoffs = _Pauses()
     made.watching.server_timeout = SILENT_WATCH
     made.watching.client_timeout = SILENT_WATCH + 10
     made.process.ultimate_exiting_timeout = LONGEST_END

@@ -5,19 +5,25 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kopf
 import pytest
+from aiohttp import web
 from kopf._core.intents.causes import Activity
 from kubernetes.aio.config import kube_config
-from tests.unit.operator.cluster.api_server import ApiServer, app_of
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, app_of
 from tests.unit.operator.cluster.fleets import OPERATOR
 from tests.unit.operator.cluster.operating import FleetThere, watching
 from tests.unit.web_apps import serving
 from tests.waiting import comes_true
 
+from rolloutfleet.spec import KIND
 from rolloutfleet_operator.cluster import handlers, run
+from rolloutfleet_operator.cluster.api import Object
+from rolloutfleet_operator.cluster.children.names import API_KINDS, FLEET_LABEL, MANAGED_BY
+from rolloutfleet_operator.cluster.fleets import BACKOFF
 from rolloutfleet_operator.cluster.http_client import HttpClient
 from rolloutfleet_operator.cluster.settings import OperatorSettings
 
@@ -76,6 +82,67 @@ async def test_an_operator_serves_its_health_and_figures_and_ends_when_it_is_tol
     assert (health.status, health.content) == (200, b"ok\n")
     assert b"rolloutfleet_operator_leading 1.0" in figures.content
     assert server.objects["Lease", "ops", "rolloutfleet-operator"]["spec"]["holderIdentity"] == ""
+
+
+def browsed(server: ApiServer) -> web.Application:
+    """An application that answers as kopf asks: which kinds there are, and what is there; then nothing ever happens."""
+    versions = {version for version, _ in API_KINDS.values()}
+    groups = [(*each.split("/"), each) for each in sorted(versions - {"v1"})]
+    told: dict[str, Object] = {
+        "/api": {"versions": ["v1"]},
+        "/apis": {
+            "groups": [
+                {"name": name, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+                for name, version, _ in groups
+            ]
+        },
+    }
+    for of in versions:
+        kinds = {plural: kind for kind, (version, plural) in API_KINDS.items() if version == of}
+        kinds |= {"namespaces": "Namespace"} if of == "v1" else {}
+        more = {"singularName": "", "namespaced": True, "verbs": ["list", "watch"]}
+        resources = [{"name": plural, "kind": kind, **more} for plural, kind in kinds.items()]
+        told["/api/v1" if of == "v1" else f"/apis/{of}"] = {"resources": resources}
+
+    @web.middleware
+    async def browse(request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.path in told:
+            return web.json_response(told[request.path])
+        if "watch" in request.query:
+            await asyncio.sleep(float(request.query["timeoutSeconds"]))
+            return web.Response()
+        found: web.StreamResponse = await handler(request)
+        return found
+
+    app = app_of(server)
+    app.middlewares.append(browse)
+    return app
+
+
+async def test_an_operator_that_may_not_watch_a_kind_says_so_and_goes_on_until_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(method: str, place: Place, _: Any) -> None:
+        if (method, place.kind) == ("list", "EndpointSlice"):
+            raise Refusal(403, "Forbidden", 'cannot list resource "endpointslices"')
+
+    server = ApiServer(refusing=[refuse])
+    woken: list[Any] = []
+    fleets: Any = SimpleNamespace(wake=lambda *told: woken.append(told))
+    FleetThere(server).apply()
+    labels = {FLEET_LABEL: "math", MANAGED_BY: "rolloutfleet-operator"}
+    server.put({"kind": "EndpointSlice", "metadata": {"name": "a", "namespace": "rl", "labels": labels}})
+    monkeypatch.setattr(handlers, "LONGEST_END", None)  # kopf counts it by this loop's clock
+    async with serving(browsed(server)) as url:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, url)))
+        runs = asyncio.create_task(run._watch(fleets, None, stopping := asyncio.Event()))
+        await asyncio.sleep(600)
+        assert not runs.done() and woken == [("rl", "math", KIND)]
+        assert 'cannot list resource "endpointslices"' in caplog.text
+        server.refusing.clear()
+        await comes_true(lambda: ("rl", "math", "EndpointSlice") in woken, seconds=BACKOFF.longest)
+        stopping.set()
+        assert await runs
 
 
 async def test_an_operator_without_a_cluster_or_a_port_says_so(
