@@ -204,7 +204,8 @@ class GatewaySpec(SpecModel):
     """The SGLang gateway that distributes generation over the engines."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Number of gateways; two unless set, so that the loss of one is no outage. A local fleet has one."""
+    """Number of gateways; unless set, two, so that the loss of one is no outage, and one with `policy: manual`. A local
+    fleet has one."""
     policy: Literal["consistent_hashing", "manual", "round_robin", "random"] = "consistent_hashing"
     """`consistent_hashing` keeps a session on one engine, by its routing key, whichever gateway it comes through;
     `manual` does with one gateway. With policies that are not here the gateway would read requests, rewrite them and
@@ -224,7 +225,7 @@ class GatewaySpec(SpecModel):
     @property
     def replicas_on_a_cluster(self) -> int:
         """Number of gateways on a cluster."""
-        return 2 if self.replicas is None else self.replicas
+        return self.replicas or (1 if self.policy == "manual" else 2)
 
     @field_validator("policy", mode="before")
     @classmethod

@@ -246,6 +246,21 @@ def test_a_broken_rule_is_said_with_its_field(spec: dict[str, Any], problem: str
     assert problem in problems(**spec)
 
 
+@pytest.mark.parametrize(
+    ("gateway", "replicas"),
+    [
+        ({}, 2),
+        ({"policy": "random"}, 2),
+        ({"policy": "manual"}, 1),  # each of two would remember its own choices
+        ({"policy": "manual", "replicas": 3}, 3),
+        ({"replicas": 1}, 1),
+    ],
+)
+def test_a_cluster_runs_two_gateways_but_one_that_remembers(gateway: dict[str, Any], replicas: int) -> None:
+    spec = FleetSpec.model_validate({"model": "simulated", "engine": {}, "gateway": gateway})
+    assert spec.gateway.replicas_on_a_cluster == replicas
+
+
 @pytest.mark.parametrize("policy", ["cache_aware", "power_of_two", "prefix_hash"])
 def test_a_policy_under_which_the_gateway_loses_fields_is_refused_by_name(policy: str) -> None:
     (said,) = problems(gateway={"policy": policy})
