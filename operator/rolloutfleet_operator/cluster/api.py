@@ -5,8 +5,10 @@ dictionaries that manifests are, so nothing of the generated models is used.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -59,6 +61,16 @@ class ApiRefused(Exception):
         causes = (status_object.get("details") or {}).get("causes") or ()
         self.causes = tuple(Cause(each.get("field", ""), each.get("message", "")) for each in causes)
         super().__init__(f"{status} {self.reason}: {self.message}")
+
+
+@contextmanager
+def unless_forbidden() -> Iterator[None]:
+    """Leave the block where something may not be read, as by an operator of one namespace."""
+    try:
+        yield
+    except ApiRefused as refused:
+        if refused.status != HTTPStatus.FORBIDDEN:
+            raise
 
 
 class Api:

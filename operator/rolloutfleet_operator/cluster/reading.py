@@ -17,7 +17,7 @@ from rolloutfleet.explain import explain, path_text, without_unknown
 from rolloutfleet.spec import FleetSpec
 from rolloutfleet.status import FleetStatus
 from rolloutfleet_operator.cluster import observe
-from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.api import Api, Object, unless_forbidden
 from rolloutfleet_operator.cluster.apply import Id, identity, owned
 from rolloutfleet_operator.cluster.children.all import KINDS
 from rolloutfleet_operator.cluster.children.names import COMPONENT, FLEET_LABEL, Component, Fleet
@@ -197,14 +197,9 @@ def _grown(claim: Object) -> bool:
 async def _lost_nodes(api: Api, pods: Iterable[Object]) -> frozenset[str]:
     """Nodes of pods that are not ready; nothing where nodes may not be read, as by an operator of one namespace."""
     names = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName") and not observe.is_ready(pod)}
-    lost = set()
-    for name in names:
-        try:
-            if observe.lost_node(await api.get("Node", None, name)):
-                lost.add(name)
-        except ApiRefused:
-            return frozenset()
-    return frozenset(lost)
+    with unless_forbidden():
+        return frozenset([name for name in names if observe.lost_node(await api.get("Node", None, name))])
+    return frozenset()
 
 
 async def _node_local(

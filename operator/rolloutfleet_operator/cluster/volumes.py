@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Final
 
 from rolloutfleet_operator.cluster import observe
-from rolloutfleet_operator.cluster.api import Api, ApiRefused, Object
+from rolloutfleet_operator.cluster.api import Api, Object, unless_forbidden
 
 CACHE_TTL: Final = 10.0
 """Seconds for which a list of cordoned nodes serves all fleets: to answer it, the API server goes through all nodes."""
@@ -27,14 +26,10 @@ class Volumes:
         """
         names = {name for claim in claims if (name := claim["spec"].get("volumeName"))}
         self._known = {name: known for name, known in self._known.items() if name in names}
-        for name in names - self._known.keys():
-            try:
+        with unless_forbidden():
+            for name in names - self._known.keys():
                 volume = await self._api.get("PersistentVolume", None, name)
-            except ApiRefused as refused:
-                if refused.status != HTTPStatus.FORBIDDEN:
-                    raise
-                volume = None
-            self._known[name] = volume is not None and observe.is_node_local(volume)
+                self._known[name] = volume is not None and observe.is_node_local(volume)
         return any(self._known.values())
 
 
@@ -54,10 +49,7 @@ class CordonedNodes:
             return self._names
 
     async def _list(self) -> frozenset[str]:
-        try:
+        with unless_forbidden():
             nodes = await self._api.list("Node", None, fields="spec.unschedulable=true")
-        except ApiRefused as refused:
-            if refused.status != HTTPStatus.FORBIDDEN:
-                raise
-            return frozenset()
-        return frozenset(node["metadata"]["name"] for node in nodes)
+            return frozenset(node["metadata"]["name"] for node in nodes)
+        return frozenset()

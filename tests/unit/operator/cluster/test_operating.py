@@ -287,6 +287,43 @@ async def test_node_local_is_taken_from_the_spec_where_volumes_may_not_be_read(
         assert "NodeCordoned" not in fleet.problems()
 
 
+async def test_a_volume_is_read_once_the_right_to_it_is_given(server: ApiServer, fleet: FleetThere) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if place.kind == "PersistentVolume":
+            raise Refusal(403, "Forbidden", "not yours")
+
+    server.refusing.append(refuse)
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
+        await operator.until_passes(2)
+        assert budget(fleet) == OPEN
+        server.refusing.clear()
+        await comes_true(lambda: budget(fleet) == SHUT)
+
+
+@pytest.mark.parametrize(("status", "still"), [(403, []), (429, [0]), (500, [0])])
+async def test_a_node_stays_lost_while_it_cant_be_read_and_is_unknown_without_the_right(
+    server: ApiServer, fleet: FleetThere, status: int, still: list[int]
+) -> None:
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if place.kind == "Node":
+            raise Refusal(status, "Refused", "later")
+
+    def lost() -> list[int]:
+        named: list[int] = fleet.settings().get("lost_proxies", [])
+        return named
+
+    fleet.apply(memory={"interval": "1s"})
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        fleet.edit("Pod", "math-proxy-0", nodeName="gone")
+        await comes_true(lambda: lost() == [0] and "NodeLost" in fleet.problems())
+        server.refusing.append(refuse)
+        await operator.until_passes(3)
+        assert lost() == still and ("NodeLost" in fleet.problems()) == bool(still)
+
+
 async def test_another_operators_defaults_change_the_gateway_at_once_and_engines_when_asked(
     server: ApiServer, fleet: FleetThere
 ) -> None:
