@@ -7,7 +7,7 @@ the status names that client.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -109,8 +109,9 @@ def owned(live: Mapping[str, Any], uid: str) -> bool:
 class Children:
     """The children of one fleet, as this process knows them."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, check: Callable[[], None]) -> None:
+        """`check` raises where this operator may not act any more."""
+        self._api, self._check = api, check
         self._last_applies: dict[Id, LastApply] = {}
 
     async def bring_about(
@@ -119,7 +120,7 @@ class Children:
         """Apply what is wanted, remove what is there and not `kept`. Raises ApiUnreachable.
 
         `there` are the children by label, namespace and owner; `kept` are those that stay though they could not be
-        made from the spec now.
+        made from the spec now. Before each write it asks `check`, and raises what that does.
         """
         outcome = Outcome()
         for manifest in wanted:
@@ -148,6 +149,7 @@ class Children:
                 return
             if why in (ApplyReason.MISSING, ApplyReason.CHANGED) and "template" in manifest.get("spec", {}):
                 await self._api.apply(stamped, dry_run=True)
+            self._check()
             answer = await self._api.apply(stamped)
         except ApiRefused as refused:
             outcome.refused[kind, name] = refusal(kind, name, refused)
@@ -173,6 +175,7 @@ class Children:
 
     async def _remove(self, fleet: Fleet, child: Id, live: Object, outcome: Outcome) -> None:
         kind, name = child
+        self._check()
         try:
             await self._api.delete(kind, fleet.namespace, name, uid=live["metadata"]["uid"])
         except ApiRefused as refused:

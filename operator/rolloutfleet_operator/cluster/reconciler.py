@@ -128,7 +128,7 @@ class Reconciler:
         self._shared, self._turns, self._check = shared, turns, check
         self._turn = contextlib.AsyncExitStack()  # empty while the pass has none
         self._namespace, self._name = namespace, name
-        self._children = Children(shared.api)
+        self._children = Children(shared.api, check)
         self._resizer = Resizer(shared.api)
         self._keys = FleetKeys(shared.api, shared.executor.proxies)
         self._volumes = Volumes(shared.api)
@@ -251,7 +251,6 @@ class Reconciler:
         written = await self._write(body, new)
         if written is None:  # it has changed meanwhile: look again before anything is done
             return PassResult(next_in=REQUEUE_SOON, touched={KIND})
-        self._check()
         changed = await self._bring_about(fleet, objects, wanted, decision, control_key)
         rotating = keys.key is not None and len(keys.key.keys) > 1
         settings = objects.child("ConfigMap", fleet.settings)

@@ -63,9 +63,13 @@ class Operator:
 
 @asynccontextmanager
 async def operating(
-    server: ApiServer, settings: OperatorSettings = OPERATOR, *, identity: str = "one"
+    server: ApiServer,
+    settings: OperatorSettings = OPERATOR,
+    *,
+    identity: str = "one",
+    boot: Callable[[], float] = now,
 ) -> AsyncIterator[Operator]:
-    """An operator that acts until the block ends, which cancels it."""
+    """An operator that acts until the block ends, which cancels it. `boot` tells its Lease seconds."""
     async with api_of(server) as api:
         http, health = HttpClient(), Health(asyncio.get_running_loop().time)
         shared = Shared(
@@ -80,7 +84,7 @@ async def operating(
             warning_events=WarningEvents(api, asyncio.get_running_loop().time),
             cordoned_nodes=CordonedNodes(api, asyncio.get_running_loop().time),
         )
-        lease = Lease(api, settings, identity=identity, wall=now, boot=now)
+        lease = Lease(api, settings, identity=identity, wall=now, boot=boot)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(kopf, "operator", watching(server))
             task = asyncio.create_task(run._look_after(shared, lease, health))

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, now
-from tests.unit.operator.cluster.fleets import CHILDREN, OPERATOR
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, api_of, now
+from tests.unit.operator.cluster.fleets import CHILDREN, OPERATOR, fleet_of
 from tests.unit.operator.cluster.operating import FleetThere, operating
 from tests.waiting import comes_true
 
@@ -25,12 +25,14 @@ from rolloutfleet_operator.cluster.apply import CONFLICTS_ALLOWED
 from rolloutfleet_operator.cluster.children import proxies
 from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
+from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.fleets import BACKOFF
+from rolloutfleet_operator.cluster.lease import LeaseLost
 from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, KeyRefused, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.cluster.slots import LOOKED_AT_WITHIN
-from rolloutfleet_operator.policy.actions import AskDrain
+from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict
 from rolloutfleet_operator.policy.observed import OtherFleets, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
@@ -589,6 +591,49 @@ async def test_a_pass_under_way_ends_with_the_lease(
         begun.clear()
         server.refusing.clear()
         await begun.wait()  # and another begins when it is held again
+
+
+@pytest.mark.parametrize("method", ["apply", "DELETE"])
+async def test_a_machine_that_was_suspended_writes_no_further_child_before_it_has_the_lease_again(
+    server: ApiServer, fleet: FleetThere, method: str
+) -> None:
+    slept, lease = 0.0, "PUT Lease/rolloutfleet-operator"
+    fleet.apply(networkPolicy={})
+
+    def suspend(asked: str, place: Place, _body: Any) -> None:
+        nonlocal slept
+        if asked == method and place.kind != "Secret" and not slept:
+            slept = 30.0
+            server.asked.clear()
+
+    async with operating(server, boot=lambda: now() + slept):
+        if method == "DELETE":
+            await comes_true(lambda: "NetworkPolicy/math" in fleet.children())
+        server.refusing.append(suspend)
+        fleet.apply()
+        await comes_true(lambda: lease in server.asked)
+        before = server.asked[: server.asked.index(lease)]
+        assert slept and not [each for each in before if each.startswith(method)]
+        await comes_true(lambda: fleet.children() == CHILDREN)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        AskDrain(pod="math-proxy-0", id="1", mode="cordon", then="stay", ttl=60, reason=""),
+        Evict(pod="math-proxy-0", uid="1", why=""),
+    ],
+)
+async def test_who_may_not_act_any_more_disturbs_no_proxy(server: ApiServer, action: Action) -> None:
+    def lost() -> None:
+        raise LeaseLost
+
+    nobody: Any = None
+    there = Endpoints(pods={}, proxies={"math-proxy-0": ("http://10.0.0.1:1", "a key")}, gateways=[])
+    async with api_of(server) as api:
+        with pytest.raises(LeaseLost):
+            await Executor(api, nobody, nobody).execute(fleet_of(), [action], there, check=lost, now=now())
+    assert server.asked == []
 
 
 async def test_figures_of_fleets_are_shown_only_by_the_operator_that_acts(server: ApiServer, fleet: FleetThere) -> None:
