@@ -147,13 +147,13 @@ def decide(spec: FleetSpec, observed: ObservedFleet, now: float) -> Decision:
     updated = updates.admit(going, spec, observed, held=held, down=away, now=now)
     return Decision(
         actions=(
+            *workers.changes(spec, observed),
             *progress.actions,
             *scaled.actions,
             *admission.actions,
             *memory.marks_of(members, verdicts, terms),
             *notes,
             *_labels(state, progress, scaled),
-            *workers.changes(spec, observed),
             *crashes.events_of(crashed),
             *updated.actions,
             *scaling.events_of_parking(observed.status.parked, scaled.parked),

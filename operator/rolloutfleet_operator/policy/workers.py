@@ -18,13 +18,14 @@ def changes_of(
 
     One that is there and not ready (it is paused, or starts) is not added, and not taken from who has it: the gateway
     itself sends nothing to what answers no health check, and the engine's sessions come back with it. One that the
-    gateway lets go of already is not removed again: the second time would take the next one at that address.
+    gateway lets go of already is not removed again: the second time would take the next one at that address. Removals
+    are first, as an engine that ends serves on for some seconds only.
     """
-    for url in sorted(ready - {worker.url for worker in listed}):
-        yield AddWorker(gateway=gateway, url=url)
     for worker in listed:
         if worker.url not in there and not worker.draining and worker.id is not None:
             yield RemoveWorker(gateway=gateway, url=worker.url, id=worker.id)
+    for url in sorted(ready - {worker.url for worker in listed}):
+        yield AddWorker(gateway=gateway, url=url)
 
 
 def changes(spec: FleetSpec, observed: ObservedFleet) -> Iterator[AddWorker | RemoveWorker]:

@@ -5,10 +5,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.operator.policy.executor import Operator, settle
 from tests.unit.operator.policy.fleets import fleet
 from tests.unit.operator.policy.world import World
 
-from rolloutfleet_operator.policy.actions import AddWorker, RemoveWorker
+from rolloutfleet_operator.policy.actions import Action, AddWorker, AskDrain, RemoveWorker
 from rolloutfleet_operator.policy.decide import decide
 from rolloutfleet_operator.policy.observed import ObservedEngines, ObservedFleet, ObservedGateway, ObservedWorker
 from rolloutfleet_operator.policy.workers import changes_of
@@ -89,6 +90,24 @@ def told(found: ObservedFleet, **more: Any) -> set[tuple[str, str, str]]:
 def test_each_gateway_is_told_what_it_lacks_itself() -> None:
     found = observed(new=(), old=(worker(URLS[0]), worker(URLS[4])))
     assert told(found) == {("AddWorker", "new", URLS[0]), ("RemoveWorker", "old", URLS[4])}
+
+
+def test_an_engine_that_ends_is_removed_before_anything_that_takes_time() -> None:
+    """It serves on for some seconds only, and a proxy may take 30 s to answer."""
+    world, operator = World(fleet()), Operator()
+    settle([world], operator, passes=100)
+    world.edit(restart="now")
+    while not any(isinstance(action, AskDrain) for action in _actions_of(world)):
+        operator.run(world)
+        world.tick(1)
+    assert isinstance(_actions_of(world)[0], RemoveWorker)
+
+
+def _actions_of(world: World) -> tuple[Action, ...]:
+    """Of the next pass, to which a gateway lists an engine that is gone and lacks one."""
+    engines = ObservedEngines(urls=tuple(URLS[:1]), ready=tuple(URLS[:1]))
+    lists = ObservedGateway(lists={"gateway": (worker(URLS[4]),)})
+    return decide(world.spec, replace(world.snapshot(), engines=engines, gateway=lists), world.now).actions
 
 
 def test_a_gateway_that_did_not_answer_and_engines_that_could_not_be_listed_change_nothing() -> None:
