@@ -1,13 +1,16 @@
 """The engines of a gateway in a pod, by the name service."""
 
 import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutfleet_operator.engine_addresses import GONE, Absences, lookup
+from rolloutfleet_operator.engine_addresses import GONE, Absences, let_go, lookup
 
 URLS = st.frozensets(st.sampled_from("abc"))
 
@@ -39,6 +42,31 @@ def test_a_name_that_is_not_there_is_told_from_a_service_that_does_not_answer(mo
 def test_a_new_engine_that_was_never_found_is_kept() -> None:
     absences = Absences(frozenset())
     assert [absences.gone(frozenset("a"), frozenset()) for _ in range(3 * GONE)] == [frozenset()] * 3 * GONE
+
+
+class Enough(BaseException):
+    """Ends the looks."""
+
+
+def test_looks_go_on_whatever_comes_of_one_and_no_key_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answering(monkeypatch, [])
+    looks: Iterator[Any] = iter([RuntimeError("Bearer secret"), *[{"http://10.0.0.2:1": "id"}] * GONE])
+    removed: list[str] = []
+
+    def listed() -> dict[str, str]:
+        look = next(looks, Enough())
+        if isinstance(look, BaseException):
+            raise look
+        return dict(look)
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    gateway: Any = SimpleNamespace(listed=listed, remove=removed.append)
+    with pytest.raises(Enough):
+        let_go("engines", 1, gateway, frozenset(["http://10.0.0.2:1"]))
+    said = capsys.readouterr().err
+    assert removed == ["id"] and "RuntimeError" in said and "secret" not in said
 
 
 @given(st.lists(st.tuples(URLS, st.none() | URLS), max_size=20))
