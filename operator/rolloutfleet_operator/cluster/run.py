@@ -95,8 +95,8 @@ async def _look_after(shared: Shared, lease: Lease, health: Health) -> None:
     ]
     try:
         await _until_known(shared.api, namespace, stopping)
-        stopped = await _watch(fleets, namespace, stopping)
-        if not stopped and not await _is_known(shared.api, namespace):
+        why = None if await _watch(fleets, namespace, stopping) else await _unreadable(shared.api, namespace)
+        if isinstance(why, ApiRefused) and why.status == 404:
             raise CantRun(DEFINITION_GONE)
     except DefinitionGone:
         # kopf does not come back from that. Begun again, the operator waits for a definition as at any start.
@@ -145,27 +145,12 @@ async def _unreadable(api: Api, namespace: str | None) -> ApiRefused | ApiUnreac
     return None
 
 
-async def _is_known(api: Api, namespace: str | None) -> bool:
-    """False only where the API server says that there is no such kind."""
-    why = await _unreadable(api, namespace)
-    return not (isinstance(why, ApiRefused) and why.status == 404)
-
-
 async def _until_known(api: Api, namespace: str | None, stopping: asyncio.Event) -> None:
     """Wait for the CRD: it may be installed after the operator, and kopf watches only what is there when it begins."""
-    known, told = asyncio.create_task(_known(api, namespace), name="known"), asyncio.create_task(stopping.wait())
-    try:
-        await asyncio.wait({known, told}, return_when=asyncio.FIRST_COMPLETED)
-        if known.done():
-            known.result()
-    finally:
-        await end_tasks((known, told))
-
-
-async def _known(api: Api, namespace: str | None) -> None:
     warned = False
-    while (why := await _unreadable(api, namespace)) is not None:
+    while not stopping.is_set() and (why := await _unreadable(api, namespace)) is not None:
         if not warned:
             logger.warning("waiting until RolloutFleets can be read: %s", why)
             warned = True
-        await asyncio.sleep(CRD_EVERY)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), CRD_EVERY)

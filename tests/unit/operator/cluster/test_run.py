@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from kopf._core.intents.causes import Activity
 from kubernetes.aio.config import kube_config
-from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, app_of
+from tests.unit.operator.cluster.api_server import ApiServer, Place, Refusal, api_of, app_of
 from tests.unit.operator.cluster.fleets import OPERATOR
 from tests.unit.operator.cluster.operating import FleetThere, watching
 from tests.unit.web_apps import serving
@@ -143,6 +143,18 @@ async def test_an_operator_that_may_not_watch_a_kind_says_so_and_goes_on_until_i
         await comes_true(lambda: ("rl", "math", "EndpointSlice") in woken, seconds=BACKOFF.longest)
         stopping.set()
         assert await runs
+
+
+async def test_an_operator_that_is_told_to_end_waits_for_no_definition() -> None:
+    def refuse(_method: str, place: Place, _body: Any) -> None:
+        raise Refusal(404, "NotFound", f"no {place.kind}")
+
+    async with api_of(ApiServer(refusing=[refuse])) as api:
+        waits = asyncio.create_task(run._until_known(api, None, stopping := asyncio.Event()))
+        await asyncio.sleep(60)
+        assert not waits.done()
+        stopping.set()
+        await asyncio.wait_for(waits, 1)
 
 
 async def test_an_operator_without_a_cluster_or_a_port_says_so(
