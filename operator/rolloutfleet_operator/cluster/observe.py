@@ -40,6 +40,8 @@ class Polled:
     stats: ProxyStats | None = None
     key_refused: bool = False
     unanswered: int = 0
+    again_at: float = 0.0
+    """When to ask it again, by the clock of the event loop: one that is silent takes others' time."""
     drain: Drain | None = None
     """The one that its newest answer told of, unless that is over."""
     run: Run = NO_RUN

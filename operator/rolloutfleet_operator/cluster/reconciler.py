@@ -61,6 +61,8 @@ RELIST: Final = 600.0
 which began together don't all read at once."""
 REFUSED_FOR: Final = 60.0
 """Seconds after which a template that the API server refused is given to a Deployment again."""
+LONGEST_REST: Final = 1.5
+"""Times as long as a silent proxy was waited for it is left alone, after three silences in a row."""
 MOST_SAID: Final = 500
 """Letters of what a pass failed with."""
 MOST_NAMED: Final = 5
@@ -300,12 +302,16 @@ class Reconciler:
     # What is read of pods and proxies
 
     async def _poll(self, fleet: Fleet, there: FleetObjects, endpoints: Endpoints) -> None:
-        """Ask every proxy that can be reached for its figures, and fold them into its samples."""
+        """Ask every proxy that can be reached for its figures, and fold them into its samples; but those that were
+        silent a moment ago."""
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in there.proxies}
         self._polled = {uid: self._polled.get(uid, observe.NOT_POLLED) for uid in uids.values()}
+        clock = asyncio.get_running_loop().time
 
         async def ask(name: str, url: str, key: str) -> None:
-            before = self._polled[uids[name]]
+            before, began = self._polled[uids[name]], clock()
+            if began < before.again_at:
+                return
             stats, refused = None, False
             try:
                 stats = await self._shared.executor.proxies.stats(url, key, audit=name in self._audit)
@@ -313,10 +319,12 @@ class Reconciler:
                 refused = True
             drain = before.drain if stats is None else stats.drain
             over = drain is not None and drain.expires is not None and drain.expires <= self._now()
+            unanswered = 0 if stats is not None or refused else before.unanswered + 1
             self._polled[uids[name]] = Polled(
                 stats=stats,
                 key_refused=refused,
-                unanswered=0 if stats is not None or refused else before.unanswered + 1,
+                unanswered=unanswered,
+                again_at=clock() + (clock() - began) * min(unanswered / 2, LONGEST_REST),
                 drain=None if over else drain,
                 run=sampled(before.run, stats, fleet.spec.memory, self._now()),
             )

@@ -884,18 +884,42 @@ async def test_a_proxy_that_goes_silent_in_its_drain_is_not_taken_for_down(
         await comes_true(lambda: "StatsUnknown" not in fleet.problems(), seconds=A_LOOK)
 
 
+async def test_a_silent_proxy_is_left_alone_between_asks_and_heard_of_soon_when_it_is_back(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    answer: list[ProxyStats] = []
+
+    async def stats(*_: Any, **__: Any) -> ProxyStats | None:
+        asked.append(now())
+        await asyncio.sleep(0 if answer else POLL_TIMEOUT)
+        return answer[0] if answer else None
+
+    monkeypatch.setattr(ProxyClient, "stats", stats)
+    fleet.apply(memory={"interval": "2s"})
+    async with operating(server) as operator:
+        await comes_true(lambda: fleet.children() == CHILDREN)
+        fleet.become_ready("math-proxy-0")
+        await comes_true(lambda: "StatsUnknown" in fleet.problems())
+        began, before = now(), operator.passes
+        await asyncio.sleep(60)
+        assert sum(at > began for at in asked) <= 5 and operator.passes - before >= 12
+        answer.append(ProxyStats(rss=1))
+        await comes_true(lambda: "StatsUnknown" not in fleet.problems(), seconds=3 * POLL_TIMEOUT)
+
+
 async def test_fleets_whose_proxies_are_silent_keep_no_other_from_its_looks(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is looked at as often as its memory is to be sampled, and not after all those that wait for an answer."""
-    monkeypatch.setattr(operators_fleets, "MAX_CONCURRENT_PASSES", 2)
+    monkeypatch.setattr(operators_fleets, "MAX_CONCURRENT_PASSES", 1)
     fleets = [FleetThere(server, f"fleet-{number}") for number in range(6)]
     looked: dict[str, list[float]] = {}
 
     async def silent(_client: ProxyClient, url: str, _key: str, **_: Any) -> None:
         looked.setdefault(url, []).append(now())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 2 * POLL_TIMEOUT)
+            await asyncio.wait_for(asyncio.Event().wait(), POLL_TIMEOUT)
 
     monkeypatch.setattr(ProxyClient, "stats", silent)
     for each in fleets:
