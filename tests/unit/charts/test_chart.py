@@ -11,8 +11,11 @@ from images.recipes import RECIPES, project_version
 from tests.paths import ROOT
 from tests.unit.charts.values import CHART, DEFAULTS
 
+from rolloutfleet.spec import KIND
 from rolloutfleet_operator import chart, crd
 from rolloutfleet_operator.chart import Values
+from rolloutfleet_operator.cluster.children.names import API_KINDS
+from rolloutfleet_operator.cluster.reading import WATCHED
 
 MANIFESTS: Final = [*yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "operator.yaml").read_text())]
 README = (CHART / chart.README).read_text()
@@ -70,6 +73,14 @@ def test_no_role_has_a_wildcard_and_none_lists_or_watches_secrets() -> None:
         assert {"rolebindings", "serviceaccounts"}.isdisjoint(rule["resources"])
 
 
+@pytest.mark.parametrize("kind", sorted({KIND, "EndpointSlice", *WATCHED}))
+def test_the_operator_may_watch_what_it_does(kind: str) -> None:
+    (role,) = [role for role in of_kind("ClusterRole") if role["metadata"]["name"] == "rolloutfleet-operator"]
+    group, plural = API_KINDS[kind][0].rpartition("/")[0], API_KINDS[kind][1]
+    (rule,) = [rule for rule in role["rules"] if group in rule["apiGroups"] and plural in rule["resources"]]
+    assert {"get", "list", "watch"} <= set(rule["verbs"])
+
+
 def test_the_operator_deletes_no_pod_no_claim_and_no_fleet() -> None:
     (role,) = [role for role in of_kind("ClusterRole") if role["metadata"]["name"] == "rolloutfleet-operator"]
     may = grants(role)
@@ -113,6 +124,8 @@ def test_there_are_two_operators_apart_of_which_no_eviction_and_no_upgrade_takes
     spec = the("Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 1
+    tolerated = {each["key"]: each["tolerationSeconds"] for each in spec["template"]["spec"]["tolerations"]}
+    assert tolerated == {"node.kubernetes.io/not-ready": 20, "node.kubernetes.io/unreachable": 20}
     (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
     budget = the("PodDisruptionBudget")["spec"]

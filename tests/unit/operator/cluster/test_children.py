@@ -130,6 +130,50 @@ def test_pods_replace_themselves_never() -> None:
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
+def test_an_engine_goes_before_the_next_comes_and_a_gateway_after() -> None:
+    """There may be no GPU to spare; and calls go on through a fleet's only gateway."""
+
+    def strategy(name: str) -> tuple[str, int, int]:
+        found = made(fleet_of())["Deployment", name]["spec"]["strategy"]
+        return found["type"], found["rollingUpdate"]["maxSurge"], found["rollingUpdate"]["maxUnavailable"]
+
+    assert strategy("math-engine") == ("RollingUpdate", 0, 1)
+    assert strategy("math-gateway") == ("RollingUpdate", 1, 0)
+
+
+@pytest.mark.parametrize("model", ["simulated", "some/model"])
+def test_an_engine_that_is_told_to_end_serves_on_for_gateways_to_let_go_of_it(model: str) -> None:
+    children = made(fleet_of(model=model))
+    engine = container_of(children, "Deployment", "math-engine")
+    assert engine["lifecycle"] == {"preStop": {"sleep": {"seconds": 10}}}
+    assert pod_of(children, "Deployment", "math-engine")["terminationGracePeriodSeconds"] == 70
+
+
+def test_pods_without_a_state_of_their_own_leave_a_lost_node_soon() -> None:
+    asked = {"key": "gpu", "operator": "Exists"}
+    soon = [
+        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 20}
+        for taint in ("not-ready", "unreachable")
+    ]
+    children = made(fleet_of(gateway={"tolerations": [asked]}))
+    assert pod_of(children, "Deployment", "math-gateway")["tolerations"] == [asked, *soon]
+    assert pod_of(children, "Deployment", "math-engine")["tolerations"] == soon
+    assert "tolerations" not in pod_of(children, "StatefulSet", "math-proxy")
+    assert "tolerations" not in pod_of(made(fleet_of(model="some/model")), "Deployment", "math-engine")
+
+
+@pytest.mark.parametrize("fields", [{}, {"engine": None, "gateway": {"engines": {"selector": {"app": "sglang"}}}}])
+def test_names_of_proxies_and_engines_are_those_of_unready_ones_too(fields: dict[str, Any]) -> None:
+    """A proxy that starts has its sessions' calls, and an engine in a pause is one that a gateway begins with."""
+    children = made(fleet_of(**fields))
+    services = {name: child["spec"] for (kind, name), child in children.items() if kind == "Service"}
+    unready = {name for name, spec in services.items() if spec.get("publishNotReadyAddresses")}
+    assert unready == {"math-proxies", "math-engine-pods"}
+    assert {name for name, spec in services.items() if spec.get("clusterIP") == "None"} == unready
+    if fields:
+        assert services["math-engine-pods"]["selector"] == {"app": "sglang"}
+
+
 def test_grace_is_above_the_drain_and_above_the_gateways_own_shutdown() -> None:
     children = made(fleet_of(disruption={"drainTimeout": "2m"}))
     assert pod_of(children, "StatefulSet", "math-proxy")["terminationGracePeriodSeconds"] == 155

@@ -27,13 +27,14 @@ from rolloutfleet_operator.cluster.children.names import APPLIED_HASH, Fleet
 from rolloutfleet_operator.cluster.children.templates import UPDATING_SINCE
 from rolloutfleet_operator.cluster.executor import Endpoints, Executor
 from rolloutfleet_operator.cluster.fleets import BACKOFF
+from rolloutfleet_operator.cluster.gateway_client import GatewayClient
 from rolloutfleet_operator.cluster.lease import LeaseLost
 from rolloutfleet_operator.cluster.proxy_client import POLL_TIMEOUT, KeyRefused, ProxyClient
 from rolloutfleet_operator.cluster.reconciler import REFUSED_FOR, Reconciler
 from rolloutfleet_operator.cluster.run import DEFINITION_GONE, CantRun
 from rolloutfleet_operator.cluster.slots import LOOKED_AT_WITHIN
-from rolloutfleet_operator.policy.actions import Action, AskDrain, Evict
-from rolloutfleet_operator.policy.observed import OtherFleets, ProxyStats
+from rolloutfleet_operator.policy.actions import Action, AddWorker, AskDrain, Evict, RemoveWorker
+from rolloutfleet_operator.policy.observed import ObservedWorker, OtherFleets, ProxyStats
 from rolloutfleet_operator.policy.reasons import Metric
 from rolloutfleet_operator.policy.scaling import SETTINGS_IN_FORCE_WITHIN
 
@@ -438,6 +439,45 @@ async def test_ready_stays_false_under_the_next_operator_while_a_child_is_refuse
         assert set(told) <= {"False"} and server.of_kind("Event") == said
         server.refusing.clear()
         await comes_true(lambda: fleet.condition()["status"] == "True")
+
+
+async def test_engines_of_others_are_seen_to_come_and_go_by_the_slices_of_the_fleets_service(
+    server: ApiServer, fleet: FleetThere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pods have no label of ours, so that no watch tells of them."""
+    listed: dict[str, ObservedWorker] = {}
+
+    async def lists(*_: Any) -> dict[str, tuple[ObservedWorker, ...]]:
+        return {"http://gateway": tuple(listed.values())}
+
+    async def add(_client: GatewayClient, action: AddWorker, *_: Any) -> None:
+        listed[action.url] = ObservedWorker(url=action.url, healthy=True, id=action.url)
+
+    async def remove(_client: GatewayClient, action: RemoveWorker, *_: Any) -> None:
+        del listed[action.url]
+
+    def slice_changes(ready: bool) -> None:
+        labels = fleet.child("Service", "math-engine-pods")["metadata"]["labels"]
+        meta = {"name": "math-engine-pods-a", "namespace": "rl", "labels": labels}
+        server.put({"kind": "EndpointSlice", "metadata": meta, "endpoints": [{"conditions": {"ready": ready}}]})
+
+    for name, does in (("lists", lists), ("add", add), ("remove", remove)):
+        monkeypatch.setattr(GatewayClient, name, does)
+    fleet.apply(engine=None, gateway={"engines": {"selector": {"app": "sglang"}}}, memory={"interval": "1h"})
+    async with operating(server) as operator:
+        await comes_true(lambda: "StatefulSet/math-proxy" in fleet.children())
+        await asyncio.sleep(600)
+        passes = operator.passes
+        status = {"podIP": "10.0.0.9", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        meta = {"name": "theirs", "namespace": "rl", "labels": {"app": "sglang"}}
+        server.put({"kind": "Pod", "metadata": meta, "status": status})
+        await asyncio.sleep(600)
+        assert operator.passes == passes and not listed
+        slice_changes(True)
+        await comes_true(lambda: listed.keys() == {"http://10.0.0.9:30000"})
+        server.remove("Pod", "rl", "theirs")
+        slice_changes(False)
+        await comes_true(lambda: not listed)
 
 
 @pytest.mark.parametrize("right", ["list Pod", "list Deployment", "list ConfigMap", "GET Secret"])
