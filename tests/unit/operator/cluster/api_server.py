@@ -66,6 +66,8 @@ class ApiServer:
     """Called with the kind and the object after each change."""
     refusing: list[Callable[[str, Place, Any], None]] = field(default_factory=list)
     """Called with method, place and body before anything is done: raise `Refusal`."""
+    delays: Callable[[str, Place, Any], tuple[float, float]] = lambda *_: (0.0, 0.0)
+    """Told the same, seconds before a request is carried out, whoever still waits for it, and until it is answered."""
     definition_gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Ends the watches of fleets."""
     _applied: dict[Key, Object] = field(default_factory=dict)
@@ -245,11 +247,15 @@ def app_of(server: ApiServer) -> web.Application:
     """An application that answers with its objects."""
 
     async def answer(request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else None
+        body, place = await request.json() if request.can_read_body else None, _place(request.path)
+        before, after = server.delays(request.method, place, body)
+        await asyncio.sleep(before)
         try:
-            found = server.answer(request.method, _place(request.path), request.query, request.content_type, body)
+            found = server.answer(request.method, place, request.query, request.content_type, body)
         except Refusal as refused:
             return web.json_response(refused.body, status=refused.status)
+        finally:
+            await asyncio.sleep(after)
         return web.json_response(found)
 
     app = web.Application()

@@ -113,18 +113,51 @@ async def two(server: ApiServer) -> AsyncIterator[tuple[Machine, Machine]]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_no_two_act_while_the_first_ones_requests_fail_slowly() -> None:
+async def test_no_two_act_while_the_first_ones_requests_fail() -> None:
     server = ApiServer()
     async with two(server) as (first, second):
 
-        def slow(method: str, _: Place, body: Any) -> None:
+        def refuse(method: str, _: Place, body: Any) -> None:
             if method == "PUT" and body["spec"]["holderIdentity"] == "first":
                 raise Refusal(503, "ServiceUnavailable")
 
-        server.refusing.append(slow)
+        server.refusing.append(refuse)
         await asyncio.sleep(4 * DURATION)
     assert second.acted and first.acted[-1] < second.acted[0]
     assert first.acted[-1] >= GIVE_UP_AFTER - 0.2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "acts"),
+    [
+        (4.9, 0.0, "first"),
+        (0.0, 4.9, "first"),
+        (9.0, 0.0, "nobody"),  # signs of life that the first does not know of
+        (0.0, 9.0, "nobody"),
+        (25.0, 0.0, "second"),  # before the first one's request is carried out, which is refused then
+    ],
+)
+async def test_no_two_act_while_the_first_ones_requests_are_slow_late_or_unanswered(
+    before: float, after: float, acts: str
+) -> None:
+    def slow(method: str, _: Place, body: Any) -> tuple[float, float]:
+        return (before, after) if method == "PUT" and body["spec"]["holderIdentity"] == "first" else (0.0, 0.0)
+
+    def acting() -> str:
+        now = asyncio.get_running_loop().time()
+        lately = {name for name, each in machines.items() if each.acted and each.acted[-1] > now - 1}
+        return lately.pop() if len(lately) == 1 else "both" if lately else "nobody"
+
+    server = ApiServer()
+    async with two(server) as (first, second):
+        machines = {"first": first, "second": second}
+        server.delays = slow
+        await asyncio.sleep(8 * DURATION)
+        assert not second.acted or first.acted[-1] < second.acted[0]
+        assert acting() == acts
+        server.delays = ApiServer.delays
+        await asyncio.sleep(2 * DURATION)
+        assert acting() in machines
 
 
 @pytest.mark.parametrize("step", [-3600.0, -54.0, 54.0, 3600.0])
