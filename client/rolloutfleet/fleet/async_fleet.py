@@ -63,6 +63,8 @@ class AsyncFleet(FleetBase):
         self._closed = False
         self._in_blocks: dict[str, wire.CloseSession | None] = {}
         """Sessions whose `with` block is open: what their outcome was said to be meanwhile."""
+        self._failures: list[str | None] = []
+        """Of the newest episodes of rollouts why they failed; None where they did not."""
         self._waiting = Waiting(given.progress)
         self._proxies = Proxies(where, patience=given.patience)
         self._weights = FleetWeights(self._proxies, self._waiting)
@@ -293,8 +295,9 @@ class AsyncFleet(FleetBase):
 
         At most `concurrency` agents (64) run at once, each for `timeout` seconds. What an agent raises makes its
         session `failed`, with no reward; one of `retry_on`, by default the fleet's own errors, connections that were
-        refused and commands that could not be started, has it run again in a new session, `retries` times (once). Once
-        more than a share of `max_failures` (0.5) of the last 100 have failed, TooManyFailures is raised.
+        refused and commands that could not be started, has it run again in a new session, `retries` times (once).
+        TooManyFailures is raised once more than a share of `max_failures` (0.5) of this object's last 100 have failed,
+        and 10 have ended, or at the end of a rollout where all have failed.
 
         Groups come as they end, with `ordered` in the order of the tasks; once `quorum` members of one have ended and
         `deadline` seconds since its start are over, without the others. `export` holds options of `export`, and the

@@ -14,6 +14,8 @@ from rolloutfleet.fleet.trajectories import Leased, LeasedName
 from rolloutfleet.programs import Program
 
 _IMPORT_PATH: Final = re.compile(r"[\w.]+:\w+")
+_FAILURES: Final[list[str | None]] = []
+"""Of the newest rollouts of this process, each by a fleet object of its own, why they failed; None where not."""
 
 
 class Lease(TypedDict):
@@ -39,31 +41,35 @@ class Episodes:
     """Seconds for the agent, which is ended after them. A function in a thread can't be."""
     lease_seconds: float = 86400.0
     """The time of a lease, for the step; a later acknowledgement counts unless somebody else has leased it since."""
+    max_failures: float = 0.5
+    """The share of this process's last 100 rollouts, once there are 10, above which one raises TooManyFailures."""
 
     async def run(self, task: Any, *, sampling: Mapping[str, Any] | None = None) -> list[Trajectory]:
         """A session's trajectories, leased; none where it ended without a turn.
 
         `sampling` is the trainer's: its temperature, top_p and top_k override the agent's. What the agent raises ends
-        the session as failed. Raises FleetError, also where the session's proxy is away.
+        the session as failed. Raises FleetError: TooManyFailures, or where the session's proxy is away.
         """
         own = {name: value for name, value in (sampling or {}).items() if name in ("temperature", "top_p", "top_k")}
+        fleet = AsyncFleet(self.where(), progress=False)
+        fleet._failures = _FAILURES
         async with (
-            AsyncFleet(self.where(), progress=False) as fleet,
+            fleet,
             fleet.rollout(
                 agent_of(self.agent, for_=self.for_),
                 [task],
                 n=1,
                 timeout=self.timeout,
                 sampling={"overrides": own} if own else None,
+                max_failures=self.max_failures,
                 export={"lease_seconds": self.lease_seconds},
                 on_exit="keep",
             ) as episodes,
         ):
-            group = await anext(episodes)
-            for episode in group:
-                if not episode.trajectories and isinstance(episode.error, Unreachable):
-                    raise episode.error
-        return group.trajectories
+            [episode] = await anext(episodes)
+            if not episode.trajectories and isinstance(episode.error, Unreachable):
+                raise episode.error
+        return [*episode.trajectories]
 
     async def acknowledge(self, leases: Iterable[Lease]) -> None:
         """They are trained; each may be named several times. Raises LeaseLost where somebody else leased some since."""

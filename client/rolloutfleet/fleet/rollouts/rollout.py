@@ -8,7 +8,7 @@ handed out. At the end of the block what was handed out is acknowledged.
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,9 +48,9 @@ TOUCHES: Final = 6
 """A session is touched this often in that time."""
 TOUCH_TIMEOUT: Final = 10.0
 WATCHED: Final = 100
-"""The newest episodes, by which it is told whether too many fail."""
+"""The newest episodes of a fleet object, by which it is told whether too many fail."""
 FEWEST: Final = 10
-"""Episodes before that is told."""
+"""Episodes before that is told, unless all have failed at the end of a rollout."""
 
 
 _NO_MORE: Final = object()
@@ -152,8 +152,6 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     _open: dict[str, AsyncSession] = field(default_factory=dict, init=False)
     _entered: set[str] = field(default_factory=set, init=False)
     """All its sessions."""
-    _newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WATCHED), init=False)
-    """Of each ended episode why it failed; None where it did not."""
     _error: BaseException | None = field(default=None, init=False)
     _signal: Broadcast = field(default_factory=Broadcast, init=False)
     _blocking: Callable[[AsyncSession], Any] = field(init=False)
@@ -216,7 +214,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                     self._signal.wake()
                     return group
                 if self._started == len(self._figures):
-                    raise StopAsyncIteration
+                    self._count()
+                    raise self._error or StopAsyncIteration
                 tell(
                     f"rollout: {len(self._figures)} groups have come, {self._unfinished} agents run", len(self._figures)
                 )
@@ -300,6 +299,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 except FleetError as error:  # it has no turn, say
                     if episode.ending.outcome is None:
                         episode.error, episode.ending = error, ending_of(error)
+        self._count(*group)
 
     async def _collect(self, group: EpisodeGroup) -> None:
         """Lease what the group left, and let it be handed out."""
@@ -355,7 +355,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             self._signal.wake()
         if self._plan.after_each is None:
             await self._close([episode])
-        self._count(episode)
+            self._count(episode)
 
     async def _attempt(self, episode: Episode) -> bool:
         """Run its agent once, and reward it; False where it is to run again."""
@@ -367,8 +367,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
                 episode.ending = CloseSession()
             except Exception as error:
                 if isinstance(error, TimeoutError) and limit.expired():
-                    reason = f"timeout: {self._plan.timeout:g} s"
-                    episode.ending = CloseSession(outcome="truncated", reason=reason)
+                    episode.ending = CloseSession(outcome="truncated", reason=f"timeout: {self._plan.timeout:g} s")
                 elif episode.attempt < self._plan.retries and self._is_retried(error):
                     log.info("session %s: its agent is run again: %r", episode.session_id, error)
                     return False
@@ -397,14 +396,19 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         session = self._open[episode.session_id]
         return await call(function, session if is_async(function) else self._blocking(session), episode.task)
 
-    def _count(self, episode: Episode) -> None:
-        """Give up where too many have failed."""
-        if episode.outcome == "failed":
-            log.warning("session %s failed: %s", episode.session_id, episode.reason)
-        self._newest.append((episode.reason or "unknown") if episode.outcome == "failed" else None)
-        failed = Counter(reason for reason in self._newest if reason is not None)
-        if len(self._newest) >= FEWEST and failed.total() > self._plan.max_failures * len(self._newest):
-            self._fail(TooManyFailures(failed, of=len(self._newest)))
+    def _count(self, *ended: Episode) -> None:
+        """Count them among the newest, and give up where too many of those have failed."""
+        newest = self._fleet._failures if self._error is None else []  # of a rollout that has given up, none count
+        for episode in ended:
+            if failed := episode.outcome == "failed":
+                log.warning("session %s failed: %s", episode.session_id, episode.reason)
+            newest.append((episode.reason or "unknown") if failed else None)
+        del newest[:-WATCHED]
+        reasons = Counter(reason for reason in newest if reason is not None)
+        enough = len(newest) >= FEWEST or (self._started == len(self._figures) and None not in newest)
+        if enough and reasons.total() > self._plan.max_failures * len(newest):
+            self._fail(TooManyFailures(reasons, of=len(newest)))
+            newest.clear()  # whoever has mended the agent begins anew
 
     # Sessions
 

@@ -326,7 +326,8 @@ def test_an_agent_is_run_again_for_what_retry_on_names_alone(fleet: Fleet) -> No
     def agent(session: Any, task: type[Exception]) -> None:
         raise task
 
-    with fleet.rollout(agent, [LookupError, FileNotFoundError], n=1, retry_on=(OSError,), ordered=True) as episodes:
+    options: Any = {"retry_on": (OSError,), "max_failures": 1.0}
+    with fleet.rollout(agent, [LookupError, FileNotFoundError], n=1, ordered=True, **options) as episodes:
         assert [episode.attempt for group in episodes for episode in group] == [0, 1]
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.unit.client.fleet.rollout_proxy import Proxy, serving
 from tests.waiting import PATIENCE
 
-from rolloutfleet import StalenessManager
-from rolloutfleet.fleet import NotNow, TookTooLong
+from rolloutfleet import AsyncFleet, StalenessManager
+from rolloutfleet.fleet import NotNow, TookTooLong, TooManyFailures
 from rolloutfleet.fleet.rollouts.agents import AgentError, Command, call, is_async
 from rolloutfleet.fleet.rollouts.episodes import Episode, EpisodeGroup, Figures, is_positive, metrics, pass_at
 from rolloutfleet.fleet.rollouts.rollout import task_id_of
@@ -213,3 +213,38 @@ async def test_an_evaluation_ended_as_the_fleet_says() -> None:
     async with serving(proxy) as fleet, fleet.rollout(nothing, ["a"], n=1, train=False) as episodes:
         [episode] = await anext(episodes)
     assert (episode.outcome, episode.reason) == ("truncated", "length")
+
+
+async def raises(session: Any, task: Any) -> None:
+    raise ImportError("no module named sandbox")
+
+
+async def run_all(fleet: AsyncFleet, agent: Any, *, tasks: int, n: int, **options: Any) -> int:
+    """The number of groups that come."""
+    async with fleet.rollout(agent, range(tasks), n=n, **options) as episodes:
+        return len([group async for group in episodes])
+
+
+@pytest.mark.parametrize(("tasks", "n"), [(1, 1), (1, 8), (2, 4)])
+async def test_a_small_rollout_in_which_all_fail_says_so_at_its_end(tasks: int, n: int) -> None:
+    async with serving(Proxy()) as fleet:
+        with pytest.raises(TooManyFailures, match=f"{tasks * n} of the last {tasks * n} episodes failed"):
+            await run_all(fleet, raises, tasks=tasks, n=n)
+        assert await run_all(fleet, raises, tasks=1, n=n, max_failures=1.0) == 1
+
+
+async def test_failures_are_counted_over_the_rollouts_of_a_fleet() -> None:
+    async with serving(Proxy()) as fleet:
+        assert await run_all(fleet, nothing, tasks=1, n=2) == 1
+        for _ in range(3):
+            assert await run_all(fleet, raises, tasks=1, n=2) == 1
+        with pytest.raises(TooManyFailures, match="8 of the last 10 episodes failed"):
+            await run_all(fleet, raises, tasks=1, n=2)
+        for _ in range(3):
+            assert await run_all(fleet, nothing, tasks=1, n=4) == 1
+
+
+async def test_members_that_fail_in_the_comparison_count_as_failures() -> None:
+    async with serving(Proxy()) as fleet:  # which knows no rewards
+        with pytest.raises(TooManyFailures, match=r"2 of the last 2 episodes failed .*2 x NotKnown"):
+            await run_all(fleet, nothing, tasks=1, n=2, after_each=lambda group: [1.0] * len(group))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from tests.unit.client.fleet.rollout_proxy import Proxy, serving
 
-from rolloutfleet.fleet import BadArgument, Command, Unreachable
+from rolloutfleet.fleet import BadArgument, Command, TooManyFailures, Unreachable
+from rolloutfleet.formats import episodes as module
 from rolloutfleet.formats.episodes import Episodes, agent_of
 
 HERE = __name__
@@ -17,6 +18,15 @@ def twice(session: Any, task: int) -> int:
 
 
 async def nothing(session: Any, task: Any) -> None: ...
+
+
+async def raises(session: Any, task: Any) -> None:
+    raise ImportError("no module named sandbox")
+
+
+@pytest.fixture(autouse=True)
+def no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FAILURES", [])
 
 
 @pytest.fixture
@@ -64,3 +74,13 @@ async def test_an_outage_is_an_error_and_no_rollout_without_a_turn(key: Path) ->
         proxy.refuses = ("POST /export",)
         with pytest.raises(Unreachable, match="what group g0-2 left could not be had"):
             await episodes.run("task")
+
+
+async def test_rollouts_of_a_process_are_counted_together_until_too_many_have_failed(key: Path) -> None:
+    async with serving(proxy := Proxy()):
+        for _ in range(9):
+            await Episodes(agent=f"{HERE}:raises", fleet=proxy.url).run("task")
+        with pytest.raises(TooManyFailures, match="10 of the last 10 episodes failed"):
+            await Episodes(agent=f"{HERE}:raises", fleet=proxy.url).run("task")
+        for _ in range(11):
+            await Episodes(agent=f"{HERE}:raises", fleet=proxy.url, max_failures=1.0).run("task")
