@@ -303,8 +303,9 @@ class AsyncFleet(FleetBase):
         `deadline` seconds since its start are over, without the others. `export` holds options of `export`, and the
         terms of `start_session` are given as they are: with `train=False` it is an evaluation, greedy unless `sampling`
         is given, of which nothing is exported. A block that ends well acknowledges the groups that were handed out;
-        with `on_exit="keep"` they stay leased, for `acknowledge`. With an exception all is given back. Agents that
-        still run are ended, and their sessions closed as aborted.
+        with `on_exit="keep"` they stay leased, for `acknowledge`; with `on_exit="discard"`, for evaluations of which
+        rows are wanted, all its sessions are deleted. With an exception all is given back. Agents that still run are
+        ended, and their sessions closed as aborted.
         """
         return AsyncRollout(self, plan_of(agent, tasks, options))
 

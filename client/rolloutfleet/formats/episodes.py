@@ -13,6 +13,8 @@ from rolloutfleet.fleet.rollouts.agents import Agent
 from rolloutfleet.fleet.trajectories import Leased, LeasedName
 from rolloutfleet.programs import Program
 
+LEASES: Final = "rolloutfleet_leases"
+"""The key of what is to be acknowledged, in the records of trainers that take no objects."""
 _IMPORT_PATH: Final = re.compile(r"[\w.]+:\w+")
 _FAILURES: Final[list[str | None]] = []
 """Of the newest rollouts of this process, each by a fleet object of its own, why they failed; None where not."""
@@ -41,11 +43,13 @@ class Episodes:
     """Seconds for the agent, which is ended after them. A function in a thread can't be."""
     lease_seconds: float = 86400.0
     """The time of a lease, for the step; a later acknowledgement counts unless somebody else has leased it since."""
+    evaluation: bool = False
+    """Whether nothing is trained: the fleet discards each rollout as soon as it is handed out."""
     max_failures: float = 0.5
     """The share of this process's last 100 rollouts, once there are 10, above which one raises TooManyFailures."""
 
     async def run(self, task: Any, *, sampling: Mapping[str, Any] | None = None) -> list[Trajectory]:
-        """A session's trajectories, leased; none where it ended without a turn.
+        """A session's trajectories, leased unless they are an evaluation's; none where it ended without a turn.
 
         `sampling` is the trainer's: its temperature, top_p and top_k override the agent's. What the agent raises ends
         the session as failed. Raises FleetError: TooManyFailures, or where the session's proxy is away.
@@ -63,7 +67,7 @@ class Episodes:
                 sampling={"overrides": own} if own else None,
                 max_failures=self.max_failures,
                 export={"lease_seconds": self.lease_seconds},
-                on_exit="keep",
+                on_exit="discard" if self.evaluation else "keep",
             ) as episodes,
         ):
             [episode] = await anext(episodes)

@@ -14,11 +14,8 @@ import numpy as np
 
 from rolloutfleet.fleet.trajectories import Row, Trajectory
 from rolloutfleet.formats.cut import columns_of, cut
-from rolloutfleet.formats.episodes import Episodes, leases_of
+from rolloutfleet.formats.episodes import LEASES, Episodes, leases_of
 from rolloutfleet.formats.rollouts import Rollout, training_rows
-
-LEASES = "rolloutfleet_leases"
-"""The key in `Sample.metadata` of what is to be acknowledged."""
 
 
 def samples(rollout: Rollout, sample: Any) -> list[Any]:
@@ -46,14 +43,12 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
     `args.rolloutfleet` are the fields of `formats.episodes.Episodes` as a dict, which `--custom-config-path` brings;
     the agent's task is `{"task_id", "prompt", "label", "metadata"}` of the sample. What it is handed stays leased until
-    `acknowledge`; in evaluation it is acknowledged at once. Raises FleetError; what the agent raises makes the rollout
-    a failed one.
+    `acknowledge`, by what `metadata[LEASES]` names; in evaluation the fleet discards it at once. Raises FleetError;
+    what the agent raises makes the rollout a failed one.
     """
     told = {"prompt": sample.prompt, "label": sample.label, "metadata": sample.metadata}
-    episodes = Episodes(**args.rolloutfleet)
+    episodes = Episodes(**args.rolloutfleet, evaluation=evaluation)
     rollout = await episodes.run({"task_id": f"slime-{sample.group_index}", **told}, sampling=sampling_params)
-    if evaluation:
-        await episodes.acknowledge(leases_of(rollout))
     metadata = {**(sample.metadata or {}), LEASES: [] if evaluation else leases_of(rollout)}
     return samples(rollout, replace(sample, metadata=metadata))
 

@@ -10,11 +10,8 @@ from typing import Any
 
 from rolloutfleet.fleet.trajectories import Row
 from rolloutfleet.formats.cut import Cut, cut
-from rolloutfleet.formats.episodes import Episodes, Lease, leases_of
+from rolloutfleet.formats.episodes import LEASES, Episodes, Lease, leases_of
 from rolloutfleet.formats.rollouts import LeftOut, Rollout, main_row, trained_tokens, training_rows
-
-LEASES = "rolloutfleet_leases"
-"""The key in `extra_fields` of what is to be acknowledged."""
 
 
 def outputs(rollout: Rollout, *, prompt_length: int, response_length: int) -> list[Any]:
@@ -61,18 +58,19 @@ class FleetAgentLoop:
 
     async def run(self, sampling_params: dict[str, Any], **task: Any) -> Any:
         """A rollout. It stays leased until `acknowledge`, whose argument is in `extra_fields[LEASES]`; one without an
-        output is acknowledged at once.
+        output is acknowledged at once, and an evaluation has been discarded.
 
         Raises FleetError, which verl counts as a failure of the whole prompt.
         """
         rollout = await self._episodes.run(task, sampling=sampling_params)
         lengths = {"prompt_length": self._limits.prompt_length, "response_length": self._limits.response_length}
         made = outputs(rollout, **lengths) if self._several else [output(rollout, **lengths)]
+        leases = [] if self._episodes.evaluation else leases_of(rollout)
         if not made:
             # No output carries the lease, and no step trains on it.
-            await self._episodes.acknowledge(leases_of(rollout))
+            await self._episodes.acknowledge(leases)
         for each in made:
-            each.extra_fields[LEASES] = leases_of(rollout)
+            each.extra_fields[LEASES] = leases
         return made if self._several else made[0]
 
 

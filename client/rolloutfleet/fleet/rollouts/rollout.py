@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self, SupportsFloat
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, SupportsFloat
 
 import httpx
 from pydantic import ConfigDict, Field, SkipValidation
@@ -82,7 +82,7 @@ class RolloutOptions(SessionTerms, total=False):
     ordered: bool
     export: Mapping[str, Any] | None
     """Options of `export`."""
-    on_exit: OnExit
+    on_exit: OnExit | Literal["discard"]
 
 
 class Plan(Request):
@@ -104,7 +104,7 @@ class Plan(Request):
     max_failures: Annotated[float, Field(ge=0, le=1)] = 0.5
     ordered: bool = False
     export: Mapping[str, Any] = {}
-    on_exit: OnExit = "acknowledge"
+    on_exit: OnExit | Literal["discard"] = "acknowledge"
     session: Mapping[str, Any]
     """Options of `start_group`."""
 
@@ -131,7 +131,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     """`async with fleet.rollout(agent, tasks) as episodes: async for group in episodes: …`
 
     A block that ends well acknowledges the groups that were handed out, or keeps them leased; with an exception they
-    are given back. Agents that still run are ended, and their sessions closed as aborted.
+    are given back. Agents that still run are ended, and their sessions closed as aborted. `on_exit="discard"` deletes
+    all its sessions, however it ends.
     """
 
     _fleet: "AsyncFleet"
@@ -192,11 +193,15 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
         for tasks in (self._tasks, self._groups):
             await end_tasks(tasks)
         self._tasks = []
+        if discards := self._plan.on_exit == "discard":
+            self._held.handed_out.clear()  # given back first: what is leased is not deleted
         trained = {session_of(name) for name in self._held.handed_out} if error is None else set[str]()
         try:
             await self._held.end(error, kept=self._held.handed_out if self._plan.on_exit == "keep" else ())
         finally:
             self._fleet._slots.given_back(self._entered - trained)
+            if discards:
+                raise_first(await each([self._fleet._end_one(name, None) for name in self._entered]))
 
     async def __anext__(self) -> EpisodeGroup:
         """The next group that has ended. Raises TooManyFailures, and what `tasks` or `after_each` raise."""
@@ -304,14 +309,13 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
     async def _collect(self, group: EpisodeGroup) -> None:
         """Lease what the group left, and let it be handed out."""
         if self._plan.session.get("train", True):
-            leased: list[Trajectory] = []
             try:
                 leased = await self._leased(group)
+                for episode in group:
+                    episode.trajectories = tuple(each for each in leased if each.session_id == episode.session_id)
             except Unreachable as error:  # its proxy may be back later: an export brings them then
                 for episode in group:
                     episode.error, episode.ending = error, ending_of(error)
-            for episode in group:
-                episode.trajectories = tuple(each for each in leased if each.session_id == episode.session_id)
         else:
             statuses = await self._fleet.statuses(episode.session_id for episode in group)
             for episode in group:

@@ -15,7 +15,7 @@ from tests.unit.client.formats.test_slime import ASKED, Sample
 
 from rolloutfleet.fleet import Fleet
 from rolloutfleet.formats import by_session, rows_of, slime, trl, verl
-from rolloutfleet.formats.episodes import Episodes, leases_of
+from rolloutfleet.formats.episodes import LEASES, Episodes, leases_of
 from rolloutfleet.formats.rollouts import trained_tokens
 
 HERE = __name__
@@ -51,7 +51,9 @@ def configured(pair: Running, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return {"agent": f"{HERE}:solved"}
 
 
-async def test_slime_generates_samples_and_acknowledges_them(configured: dict[str, Any], fleet: Fleet) -> None:
+async def test_slime_generates_samples_acknowledges_them_and_discards_evaluations(
+    configured: dict[str, Any], fleet: Fleet
+) -> None:
     args, asked = SimpleNamespace(rolloutfleet=configured), {"temperature": 0.7, "top_p": 0.9, "max_new_tokens": 5}
     before = fleet.audit().turns
     made = await slime.generate(args, ASKED, asked)
@@ -64,8 +66,10 @@ async def test_slime_generates_samples_and_acknowledges_them(configured: dict[st
     after = fleet.audit().turns
     assert (after.leased, after.acknowledged) == (before.leased, before.acknowledged + 4)
     evaluated = await slime.generate(args, ASKED, asked, evaluation=True)
-    assert evaluated[0].metadata[slime.LEASES] == []
-    assert fleet.audit().turns.acknowledged == after.acknowledged + 2
+    assert (evaluated[0].reward, evaluated[0].metadata[LEASES]) == (0.5, [])
+    turns = fleet.audit().turns
+    assert (turns.leased, turns.acknowledged) == (after.leased, after.acknowledged)
+    assert turns.discarded["deleted"] == after.discarded.get("deleted", 0) + 2
 
 
 async def test_an_episode_has_the_rows_of_the_fleet_and_the_trainers_sampling(configured: dict[str, Any]) -> None:
@@ -85,11 +89,11 @@ async def test_a_failed_agent_is_a_rollout_without_a_reward(configured: dict[str
     args = SimpleNamespace(rolloutfleet=configured | {"agent": f"{HERE}:crashes"})
     (made,) = await slime.generate(args, ASKED, {})
     assert (made.reward, made.status, made.loss_mask) == (None, Sample.Status.FAILED, [0])
-    assert len(made.metadata[slime.LEASES]) == 1
+    assert len(made.metadata[LEASES]) == 1
     await slime.acknowledge(args, [made])
     silent = SimpleNamespace(rolloutfleet=configured | {"agent": f"{HERE}:says_nothing"})
     (made,) = await slime.generate(silent, ASKED, {})
-    assert (made.reward, made.metadata[slime.LEASES]) == (None, [])
+    assert (made.reward, made.metadata[LEASES]) == (None, [])
 
 
 def test_rollouts_of_which_a_part_was_acknowledged_have_the_rest_to_the_bit(
@@ -139,9 +143,13 @@ async def test_verls_agent_loop_gives_outputs_that_can_be_acknowledged(
     (several,) = await verl.FleetAgentLoop(config, **configured, tokenizer=None).run(asked, raw_prompt=["2 + 2?"])
     one = await verl.FleetAgentLoop(config, **configured, several=False).run(asked, raw_prompt=["2 + 2?"])
     assert [each.reward_score for each in (several, one)] == [0.5, 0.5]
-    leases = [*several.extra_fields[verl.LEASES], *one.extra_fields[verl.LEASES]]
+    leases = [*several.extra_fields[LEASES], *one.extra_fields[LEASES]]
     await verl.acknowledge([*leases, *leases])
     assert fleet.audit().turns.acknowledged == before.acknowledged + 4
     crashing = configured | {"agent": f"{HERE}:crashes"}
     assert await verl.FleetAgentLoop(config, **crashing).run(asked) == []
     assert fleet.audit().turns.acknowledged == before.acknowledged + 5
+    (evaluated,) = await verl.FleetAgentLoop(config, **configured, evaluation=True).run(asked, raw_prompt=["2 + 2?"])
+    assert (evaluated.reward_score, evaluated.extra_fields[LEASES]) == (0.5, [])
+    after = fleet.audit().turns
+    assert (after.leased, after.acknowledged) == (before.leased, before.acknowledged + 5)

@@ -23,7 +23,7 @@ class Proxy:
         self.status: dict[str, Any] = {}
         """Of each session, beside what every status has."""
         self._groups = 0
-        self._sessions: dict[str, str] = {}
+        self.sessions: dict[str, str] = {}
         """The state of each."""
         self._leases: list[list[str]] = []
         """The sessions of each lease that are neither trained nor given back."""
@@ -36,6 +36,7 @@ class Proxy:
         app.router.add_get("/sessions", self._list)
         app.router.add_post("/sessions", self._start)
         app.router.add_get("/sessions/{session}", self._show)
+        app.router.add_delete("/sessions/{session}", self._delete)
         app.router.add_post("/sessions/{session}/close", self._close)
         app.router.add_post("/sessions/{session}/touch", self._done)
         app.router.add_post("/export", self._export)
@@ -62,30 +63,37 @@ class Proxy:
     async def _start(self, request: web.Request) -> web.Response:
         self._groups += 1
         names = [f"s0-{self._groups}-{member}" for member in range((await request.json())["group_size"])]
-        self._sessions.update(dict.fromkeys(names, "open"))
+        self.sessions.update(dict.fromkeys(names, "open"))
         sessions = [{"session_id": name, "api_key": "key", "base_url": f"{self.url}/v1"} for name in names]
         return web.json_response({"group_id": f"g0-{self._groups}", "sessions": sessions}, status=201)
 
     def _shown(self, name: str) -> dict[str, Any]:
-        state = self._sessions[name]
+        state = self.sessions[name]
         own = {"session_id": name, "group_id": "g0-1", "state": state, "created_at": 0.0, **self.status}
         return own if state == "open" else {**own, "trajectories": 1, "fate": "live"}
 
     async def _list(self, _: web.Request) -> web.Response:
-        return web.json_response({"sessions": [self._shown(name) for name in self._sessions]})
+        return web.json_response({"sessions": [self._shown(name) for name in self.sessions]})
 
     async def _show(self, request: web.Request) -> web.Response:
         return web.json_response(self._shown(request.match_info["session"]))
 
     async def _close(self, request: web.Request) -> web.Response:
         name = request.match_info["session"]
-        self._sessions[name] = "closed"
+        self.sessions[name] = "closed"
         return web.json_response({"session_id": name, "trajectory_id": f"{name}-trajectory-1"})
 
+    async def _delete(self, request: web.Request) -> web.Response:
+        """Of one that is leased nothing goes."""
+        name = request.match_info["session"]
+        if not any(name in lease for lease in self._leases):
+            self.sessions[name] = "deleted"
+        return web.json_response({"session_id": name})
+
     async def _export(self, request: web.Request) -> web.Response:
-        asked = (await request.json()).get("session_ids") or [*self._sessions]
+        asked = (await request.json()).get("session_ids") or [*self.sessions]
         taken = {name for lease in self._leases for name in lease}
-        names = [name for name in asked if self._sessions.get(name) == "closed" and name not in taken]
+        names = [name for name in asked if self.sessions.get(name) == "closed" and name not in taken]
         self._leases += [names] if names else []
         trajectories = [
             {"trajectory_id": f"{name}-trajectory-1", "session_id": name, "group_id": "g0-1", "turns": [], "rows": []}
@@ -99,7 +107,7 @@ class Proxy:
         lease = self._leases[int(request.match_info["lease"].partition("-")[2]) - 1]
         ended = {name.rpartition("-trajectory-")[0] for name in (await request.json())["trajectory_ids"]}
         if request.match_info["how"] == "ack":
-            self._sessions.update(dict.fromkeys(ended, "acknowledged"))
+            self.sessions.update(dict.fromkeys(ended, "acknowledged"))
         lease[:] = [name for name in lease if name not in ended]
         return web.json_response({"lease_id": request.match_info["lease"], "acknowledged": [], "released": []})
 

@@ -248,3 +248,17 @@ async def test_members_that_fail_in_the_comparison_count_as_failures() -> None:
     async with serving(Proxy()) as fleet:  # which knows no rewards
         with pytest.raises(TooManyFailures, match=r"2 of the last 2 episodes failed .*2 x NotKnown"):
             await run_all(fleet, nothing, tasks=1, n=2, after_each=lambda group: [1.0] * len(group))
+
+
+async def test_a_rollout_that_discards_leaves_nothing_however_it_ends() -> None:
+    proxy, budget = Proxy(), small_budget()
+    async with serving(proxy, staleness=budget) as fleet:
+        async with fleet.rollout(nothing, ["a"], n=2, on_exit="discard") as episodes:
+            (group,) = [group async for group in episodes]
+        assert [len(episode.trajectories) for episode in group] == [1, 1]
+        with pytest.raises(MemoryError):
+            async with fleet.rollout(nothing, itertools.count(), n=2, on_exit="discard") as episodes:
+                await anext(episodes)
+                raise MemoryError
+        assert set(proxy.sessions.values()) == {"deleted"}
+        assert (budget.counts.running, budget.counts.accepted) == (0, 0)

@@ -84,3 +84,11 @@ async def test_rollouts_of_a_process_are_counted_together_until_too_many_have_fa
             await Episodes(agent=f"{HERE}:raises", fleet=proxy.url).run("task")
         for _ in range(11):
             await Episodes(agent=f"{HERE}:raises", fleet=proxy.url, max_failures=1.0).run("task")
+
+
+async def test_an_evaluation_has_rows_and_is_discarded(key: Path) -> None:
+    async with serving(proxy := Proxy()):
+        assert len(await Episodes(agent=f"{HERE}:nothing", fleet=proxy.url, evaluation=True).run("task")) == 1
+        assert proxy.sessions == {"s0-1-0": "deleted"}
+        await Episodes(agent=f"{HERE}:nothing", fleet=proxy.url).run("task")
+        assert proxy.sessions["s0-2-0"] == "closed"
