@@ -123,7 +123,7 @@ def test_glue_for_trl_is_the_examples_and_takes_fifteen_lines() -> None:
     found = re.search(r"# Between TRL and the fleet: [^\n]*\n(.*) {4}# TRL, as ever", example, re.DOTALL)
     assert found is not None
     glue = dedent(found[1]).strip()
-    begin = "with ExitStack() as step:\n"
+    begin = "with ExitStack() as training, ExitStack() as evaluation:\n"
     assert begin in example
     assert f"```python\n{glue}\n\n{begin}" in (ROOT / "docs" / "trainers.md").read_text()
     assert len([line for line in (glue + begin).splitlines() if line.strip()]) <= 15

@@ -13,6 +13,7 @@ import argparse
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import rmtree
 
 import openai
 from datasets import Dataset
@@ -49,18 +50,18 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
     # Between TRL and the fleet: these lines, and the block around `train`.
 
     def rollout_func(prompts, trainer):
-        step.close()  # what the steps before were trained on is acknowledged
-        n = trainer.num_generations
-        episodes = step.enter_context(fleet.rollout(agent, prompts[::n], n=n, ordered=True))
-        rollouts = [episode.trajectories for group in episodes for episode in group]
-        return trl.rollout(rollouts, pad_token_id=trainer.processing_class.pad_token_id)
+        n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        block, at_end = (training, "acknowledge") if trainer.model.training else (evaluation, "discard")
+        block.close()  # what the steps before were trained on is acknowledged, what was evaluated is discarded
+        groups = block.enter_context(fleet.rollout(agent, prompts[::n], n=n, ordered=True, on_exit=at_end))
+        return trl.rollout([one.trajectories for group in groups for one in group], pad_token_id=tokenizer.pad_token_id)
 
     class Weights(TrainerCallback):
         def on_step_end(self, args, state, control, model, **_):
             if state.is_world_process_zero:
-                version = fleet.weights().version + 1
-                model.save_pretrained(f"{args.output_dir}/{version}")
-                fleet.load_from_disk(f"{args.output_dir}/{version}", version)
+                model.save_pretrained(f"{args.output_dir}/{state.global_step}")
+                fleet.load_from_disk(f"{args.output_dir}/{state.global_step}", fleet.weights().version + 1)
+                rmtree(f"{args.output_dir}/{state.global_step - 2}", ignore_errors=True)  # the one before last
             made.accelerator.wait_for_everyone()
 
         on_train_begin = on_step_end
@@ -76,7 +77,7 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
         rollout_func=rollout_func,
         callbacks=[Weights()],
     )
-    with ExitStack() as step:
+    with ExitStack() as training, ExitStack() as evaluation:
         made.train()
     return made
 
