@@ -47,8 +47,9 @@ async def scored(
     So many rows are scored at once. `timeout` is in seconds, for a row; one that gets no answer, or an engine's error
     (429, 5xx), is sent again up to `retries` times. The weights must not change meanwhile.
 
-    Raises BadArgument where a trained turn was not sampled at temperature 1, which it names, or tensors are references;
-    Refused, Unreachable, and FleetError for an answer without the log-probabilities.
+    Raises BadArgument where a trained turn, which it names, was sampled at another temperature than 1, or under a
+    grammar or a bias, or where tensors are references; Refused, Unreachable, and FleetError for an answer without the
+    log-probabilities.
     """
     asked = [_Asked(index, row) for index, row in enumerate(rows)]
     cache = f"score-{uuid.uuid4().hex}"
@@ -96,7 +97,7 @@ class _Asked:
         self.start, self.end = (max(0, int(trained[0]) - 1), int(trained[-1]) + 1) if len(trained) else (0, 0)
         self.ids = ids[: self.end]
         for place in np.unique(turn_ids[trained]).tolist():
-            _check_temperature(self.name, row.turns[place] if place < len(row.turns) else None)
+            _check_sampled(self.name, row.turns[place] if place < len(row.turns) else None)
 
     def scores(self, entries: Sequence[Any]) -> Scores:
         """Raises FleetError where they are of other tokens, or a trained one has no finite number."""
@@ -114,14 +115,16 @@ class _Asked:
         return found
 
 
-def _check_temperature(name: str, turn: ExportedTurn | None) -> None:
-    """Raises BadArgument where it was not 1. Where a request named none, `/generate` samples at 1."""
+def _check_sampled(name: str, turn: ExportedTurn | None) -> None:
+    """Raises BadArgument where it was not sampled at temperature 1, or under a grammar or a bias. Where a request named
+    no temperature, `/generate` samples at 1."""
     sampled = None if turn is None else turn.sampling
-    if sampled is None or sampled.temperature not in (None, 1.0):
+    held = turn is not None and bool(turn.constrained or turn.biased_by)
+    if held or sampled is None or sampled.temperature not in (None, 1.0):
         which = "a turn" if turn is None else f"turn {turn.turn_id}"
         temperature = "unknown" if sampled is None else sampled.temperature
-        why = "scores are those of temperature 1, and can be compared with no other"
-        raise BadArgument(name, f"{which} was sampled at temperature {temperature}: {why}")
+        how = "under a grammar or a bias" if held else f"at temperature {temperature}"
+        raise BadArgument(name, f"{which} was sampled {how}: scores are of temperature 1, and of nothing else")
 
 
 async def _answered(client: httpx.AsyncClient, url: str, body: dict[str, Any], retries: int) -> list[Any]:

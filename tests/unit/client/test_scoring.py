@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,14 @@ async def test_no_more_rows_than_said_are_scored_at_once() -> None:
     async with web_apps.serving(app) as url:
         assert len(await scored([ONE] * 9, url, concurrency=3)) == 9
     assert most == 3
+
+
+@pytest.mark.parametrize("held", [{"constrained": "ebnf"}, {"biased_by": ["logit_bias"]}])
+async def test_a_turn_under_a_grammar_or_a_bias_is_named_before_anything_is_asked(held: dict[str, Any]) -> None:
+    one = row([1, 2, 3], [0, 1, 1], 1.0, 1.0, turn_ids=[-1, 0, 1])
+    turns = (one.turns[0], one.turns[1].model_copy(update=held))
+    with pytest.raises(BadArgument, match=r"rows\[0\]: turn t1 was sampled under a grammar or a bias"):
+        await scored([replace(one, turns=turns)], URL)
 
 
 async def test_a_turn_of_another_temperature_is_named_before_anything_is_asked() -> None:
