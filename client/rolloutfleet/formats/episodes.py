@@ -57,19 +57,17 @@ class Episodes:
         own = {name: value for name, value in (sampling or {}).items() if name in ("temperature", "top_p", "top_k")}
         fleet = AsyncFleet(self.where(), progress=False)
         fleet._failures = _FAILURES
-        async with (
-            fleet,
-            fleet.rollout(
-                agent_of(self.agent, for_=self.for_),
-                [task],
-                n=1,
-                timeout=self.timeout,
-                sampling={"overrides": own} if own else None,
-                max_failures=self.max_failures,
-                export={"lease_seconds": self.lease_seconds},
-                on_exit="discard" if self.evaluation else "keep",
-            ) as episodes,
-        ):
+        rollout = fleet.rollout(
+            agent_of(self.agent, for_=self.for_),
+            [task],
+            n=1,
+            timeout=self.timeout,
+            sampling={"overrides": own} if own else None,
+            max_failures=self.max_failures,
+            export={"lease_seconds": self.lease_seconds},
+            on_exit="discard" if self.evaluation else "keep",
+        )
+        async with fleet, rollout as episodes:
             [episode] = await anext(episodes)
             if not episode.trajectories and isinstance(episode.error, Unreachable):
                 raise episode.error

@@ -26,8 +26,7 @@ def outputs(rollout: Rollout, *, prompt_length: int, response_length: int) -> li
     0; `min_global_steps` and `max_global_steps`, the least and the greatest of them; `left_out_rows` and
     `left_out_tokens`, of the whole rollout; `reward_extra_info`, empty.
     """
-    made, _ = _outputs(rollout, training_rows(rollout), prompt_length, response_length)
-    return made
+    return _outputs(rollout, training_rows(rollout), prompt_length, response_length)[0]
 
 
 def output(rollout: Rollout, *, prompt_length: int, response_length: int) -> Any:

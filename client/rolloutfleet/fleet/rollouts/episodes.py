@@ -54,8 +54,7 @@ class Episode:
     @property
     def session_id(self) -> str:
         """Of its session."""
-        name: str = self.session.session_id
-        return name
+        return str(self.session.session_id)
 
     @property
     def rows(self) -> tuple[Row, ...]:

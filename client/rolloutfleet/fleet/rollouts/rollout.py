@@ -7,6 +7,7 @@ handed out. At the end of the block what was handed out is acknowledged.
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -54,6 +55,7 @@ FEWEST: Final = 10
 
 
 _NO_MORE: Final = object()
+_FLOAT: Final = re.compile(r"\s*[-+]?\d*\.?\d+\s*")
 
 
 class TooManyFailures(FleetError):
@@ -391,6 +393,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
             value = episode.result if isinstance(episode.result, SupportsFloat) else None
             if value is None and self._plan.reward is not None:
                 value = await self._call(self._plan.reward, episode)
+            elif self._plan.after_each is None and isinstance(episode.result, str) and _FLOAT.fullmatch(episode.result):
+                raise TypeError(f"the agent returned the text {episode.result!r}: a reward is a number")
             if value is not None:
                 await self._fleet.reward(episode.session_id, float(value))
         except Exception as error:

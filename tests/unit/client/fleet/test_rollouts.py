@@ -262,3 +262,21 @@ async def test_a_rollout_that_discards_leaves_nothing_however_it_ends() -> None:
                 raise MemoryError
         assert set(proxy.sessions.values()) == {"deleted"}
         assert (budget.counts.running, budget.counts.accepted) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"), [("1.0", True), (" -3\n", True), ("", False), ("...", False), ("4 apples", False)]
+)
+async def test_a_text_that_reads_as_a_number_is_refused_as_a_reward(text: str, refused: bool) -> None:
+    async def says(session: Any, task: Any) -> str:
+        return text
+
+    async with serving(Proxy()) as fleet:
+        async with fleet.rollout(says, ["a"], n=1) as episodes:
+            [episode] = await anext(episodes)
+        assert (episode.ending.outcome, isinstance(episode.error, TypeError)) == (
+            ("failed", True) if refused else (None, False)
+        )
+        async with fleet.rollout(says, ["a"], n=1, after_each=lambda group: None) as episodes:
+            [episode] = await anext(episodes)
+        assert episode.error is None
