@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from examples.trainers.classes.__main__ import ENVIRONMENTS, LOCKS, RESULT, packages_of
+from examples.trainers.classes.__main__ import ENVIRONMENTS, FORMATS, LOCKS, RESULT, packages_of
 from examples.trainers.classes.compared import bits, compared, native
 from examples.trainers.classes.rollouts import NAMED, fixed
 from examples.trainers.classes.source import definitions
 from tests.paths import ROOT
+from toolchain.cache import digest_of
 
 from rolloutfleet import formats
 
@@ -43,6 +44,10 @@ def test_the_page_has_the_figures_of_the_result() -> None:
     (page,) = re.findall(r"\*\*Tried\.\*\*.*?\n\n", (ROOT / "docs" / "trainers.md").read_text(), re.DOTALL)
     figures = [FOUND["compared"][0]["rollouts"], *(each["rows"] for each in FOUND["compared"])]
     assert [int(each) for each in re.findall(r"(?:converts|all) (\d+)", page)] == figures
+
+
+def test_the_result_is_of_the_formats_that_are_here() -> None:
+    assert FOUND["formats"] == digest_of(FORMATS), "make trainers"
 
 
 def test_rollouts_are_the_same_each_time() -> None:
