@@ -75,7 +75,7 @@ def test_a_stop_pattern_ends_a_turn_whose_tokens_and_text_hold_the_match(
     assert choice["finish_reason"] == turn["finish_reason"] == "stop"
     assert turn["output_ids"] == before["output_ids"][: len(turn["output_ids"])]
     assert whole.startswith(choice["message"]["content"])
-    assert choice["message"]["content"] == made.reply["text"].strip()
+    assert choice["message"]["content"] == made.reply["text"]
     assert turn["biased_by"] is None
 
 

@@ -6,8 +6,9 @@ compares is therefore a canonical form of what the chat format writes of a messa
 
 - a field that the format writes nowhere (`provider_specific_fields`, `annotations`, `reasoning_details` ...) doesn't
   count. What counts beside role, content and tool calls is in `Rules`;
-- absent, null, empty string and empty list are the same, and so is content of white space alone beside tool calls;
-- white space around an assistant's content doesn't count where the format drops it (`Rules`);
+- absent, null, empty string and empty list are the same;
+- white space around an assistant's content doesn't count: frameworks add some, or take it away, when they hand a
+  message back, and a turn that is extended keeps what was sampled;
 - content given as a list of text parts is the same as the texts joined with nothing between them.
   Every format of `render` joins them so, and `render` hands the joined text on, which makes it true for all;
 - of a tool call its function's name and arguments count. Arguments compare as JSON, whether they come as text or as an
@@ -20,7 +21,7 @@ compares is therefore a canonical form of what the chat format writes of a messa
   (`tree.Tree.matches`).
 
 What is equal here is only likely to be the same prompt. Tokens decide (`render`): where a turn is extended without
-rendering it anew, nothing may be left out here that the format would write.
+rendering it anew, nothing else may be left out here that the format would write.
 
 Text content is digested as it is, behind the JSON of the other fields: as JSON it would have to be escaped first.
 """
@@ -31,7 +32,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -66,68 +67,31 @@ class TemplateArgs:
 NO_ARGS = TemplateArgs()
 
 
-Space = Literal["kept", "lines", "spaces"]
-"""Which white space a chat format drops: none, line breaks, or all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outer:
-    """The white space around an assistant's content that a chat format doesn't write."""
-
-    start: Space = "kept"
-    end: Space = "kept"
-
-    def without(self, text: str) -> str:
-        if self.start != "kept":
-            text = text.lstrip("\n" if self.start == "lines" else None)
-        if self.end != "kept":
-            text = text.rstrip("\n" if self.end == "lines" else None)
-        return text
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """By which rules digests were made; those made by others can't be compared."""
 
     written: frozenset[tuple[str, str]] = frozenset()
     """(role, field) of what a chat format writes beside role, content, reasoning and tool calls."""
-    plain: Outer = Outer()
-    """What it drops around the content of an assistant's messages without reasoning."""
-    reasoned: Outer = Outer()
-    """The same of those with reasoning."""
 
     @property
     def name(self) -> str:
         """Says them all, and the version of this module, so that stored digests say what they are of."""
-        spaces = (
-            f"-{kind}.{side}.{space}"
-            for kind, outer in (("plain", self.plain), ("reasoned", self.reasoned))
-            for side, space in (("start", outer.start), ("end", outer.end))
-            if space != "kept"
-        )
-        return " ".join([_VERSION, *(f"{role}.{field}" for role, field in sorted(self.written)), *spaces])
+        return " ".join([_VERSION, *(f"{role}.{field}" for role, field in sorted(self.written))])
 
     @classmethod
     def named(cls, name: str) -> Rules:
         """The rules of that name, as this version has them."""
-        said = name.split(" ")[1:]
-        written = (each.split(".", 1) for each in said if not each.startswith("-"))
-        spaces = dict(each[1:].rsplit(".", 1) for each in said if each.startswith("-"))
-        plain, reasoned = (
-            Outer(_space(spaces.get(f"{kind}.start")), _space(spaces.get(f"{kind}.end")))
-            for kind in ("plain", "reasoned")
-        )
-        return cls(frozenset((role, field) for role, field in written), plain, reasoned)
-
-
-def _space(named: str | None) -> Space:
-    return "lines" if named == "lines" else "spaces" if named == "spaces" else "kept"
+        # Up to version 3 they also said, behind a dash, which white space a format drops.
+        written = (each.split(".", 1) for each in name.split(" ")[1:] if not each.startswith("-"))
+        return cls(frozenset((role, field) for role, field in written))
 
 
 PLAIN_RULES = Rules()
-_VERSION = "3"
+_VERSION = "4"
 """1, which had no name, counted every field that a message had; to 2, a call without arguments was another than
-one with `{}`, and results in another order were others."""
+one with `{}`, and results in another order were others; to 3, white space around content counted where the format
+writes it."""
 
 
 class Calls:
@@ -283,8 +247,8 @@ def canonical(message: Mapping[str, Any], rules: Rules, place: int | None) -> di
     text = joined_text(content)
     content = content if text is None else text
     if role == "assistant" and isinstance(content, str):
-        content = (rules.reasoned if reasoning_of(message) else rules.plain).without(content)
-    if not _is_empty(content) and not ("tool_calls" in form and isinstance(content, str) and not content.strip()):
+        content = content.strip()
+    if not _is_empty(content):
         form["content"] = content
     call_id = message.get("tool_call_id")
     if place is not None:
@@ -302,7 +266,7 @@ def _canonical_bytes(message: Mapping[str, Any], rules: Rules, place: int | None
     JSON doesn't hold: where it ends is no question of what follows."""
     role, content = message.get("role"), message.get("content")
     if len(message) == 2 and type(role) is str and role in _PLAIN and type(content) is str and content:
-        return _PLAIN[role], _utf8(rules.plain.without(content) if role == "assistant" else content)
+        return _PLAIN[role], _utf8(content.strip() if role == "assistant" else content)
     form = canonical(message, rules, place)
     text = form.pop("content") if type(form.get("content")) is str else ""
     return _encode(form) + b"\0", _utf8(text)

@@ -84,18 +84,19 @@ class Syntax:
     answer_head: str = ""
     """What stands behind reasoning, before an answer."""
     gap: str = ""
-    """What may stand behind that."""
+    """White space that may stand behind that, before content and before calls."""
     thinks_unasked: bool = True
     """Whether marks of thoughts are marks where the template is told that the model doesn't think."""
     thinks_again: bool = False
     """Whether a thought may begin behind text."""
     call_ends_thought: Ends = "never"
     """Whether the begin of a call does so."""
-    reasoning_strip: str | None = None
-    """The white space around it that is the template's; None for all, as `str.strip` has it."""
-    content_strip: str | None = None
+    around_reasoning: tuple[str, str] = ("", "")
+    """White space between `think` and reasoning."""
     before_calls: str = ""
-    """What stands between content and calls, where content keeps its white space."""
+    """That between content and calls."""
+    behind_content: str = ""
+    """That between content and the end of a turn."""
 
     around: Around = Around()
     calls: forms.CallReader | None = None
@@ -107,21 +108,25 @@ class Syntax:
 
 
 _TOOL_CALL = ("<tool_call>", "</tool_call>")
+_LINES = ("\n", "\n")
 _HERMES = Syntax(
     header="<|im_start|>assistant\n",
     marks=_TOOL_CALL,
     gap="\n\n",
+    around_reasoning=_LINES,
+    before_calls="\n",
     call_ends_thought="where it has no end",
     around=Around(opening="<tool_call>\n", closing="\n</tool_call>", between="\n"),
     calls=forms.JsonCalls(),
 )
 _QWEN_XML = replace(
     _HERMES,
+    before_calls="\n\n",
     calls=forms.SpelledCalls(
         ("<function=", ">\n"), ("<parameter=", ">\n", "\n</parameter>\n"), "</function>", python_words=True
     ),
 )
-_NEMOTRON = replace(_QWEN_XML, gap="\n", around=replace(_HERMES.around, ends_line=True))
+_NEMOTRON = replace(_QWEN_XML, gap="\n", before_calls="\n", around=replace(_HERMES.around, ends_line=True))
 
 _GLM_MARKS = (*_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 
@@ -133,6 +138,7 @@ def _glm(*, line: str) -> Syntax:
         marks=_GLM_MARKS,
         lead=line,
         gap=line,
+        before_calls=line,
         thinks_unasked=False,
         thinks_again=True,
         call_ends_thought="always",
@@ -141,7 +147,7 @@ def _glm(*, line: str) -> Syntax:
     )
 
 
-def _laguna(*, line: str, verbatim: bool) -> Syntax:
+def _laguna(*, line: str) -> Syntax:
     """Its calls are GLM's, but for the marks of arguments, which are text."""
     glm = _glm(line=line)
     return Syntax(
@@ -149,8 +155,9 @@ def _laguna(*, line: str, verbatim: bool) -> Syntax:
         marks=_TOOL_CALL,
         behind_end=line,
         gap=line,
-        reasoning_strip="" if verbatim else None,
-        content_strip="" if verbatim else "\n",
+        around_reasoning=(line, line),
+        before_calls=line,
+        behind_content=line,
         around=replace(glm.around, ends_line=bool(line)),
         calls=glm.calls,
     )
@@ -160,6 +167,8 @@ _MINIMAX = Syntax(
     header="]~b]ai\n",
     marks=("<minimax:tool_call>", "</minimax:tool_call>"),
     gap="\n\n",
+    around_reasoning=_LINES,
+    before_calls="\n",
     call_ends_thought="where it has no end",
     around=Around(begin="<minimax:tool_call>\n", end="</minimax:tool_call>"),
     calls=forms.SpelledCalls(('<invoke name="', '">\n'), ('<parameter name="', '">', "</parameter>\n"), "</invoke>\n"),
@@ -209,6 +218,7 @@ _DEEPSEEK = Syntax(
     header="<\uff5cAssistant\uff5c>",
     marks=_DEEPSEEK_MARKS,
     gap="\n\n",
+    around_reasoning=_LINES,
     around=_section(_DEEPSEEK_MARKS, between="\n"),
     calls=forms.NamedJson(
         _DEEPSEEK_MARKS[4], forms.deepseek_parts, (f"function{_DEEPSEEK_MARKS[4]}", "\n```json\n"), "\n```"
@@ -220,7 +230,6 @@ _DEEPSEEK_V4 = Syntax(
     marks=(_DSML,),
     thinks_again=True,
     call_ends_thought="always",
-    content_strip="",
     before_calls="\n\n",
     around=Around(
         begin=f"<{_DSML}tool_calls>",
@@ -244,6 +253,7 @@ _GEMMA = Syntax(
     marks=_GEMMA_MARKS,
     think=("<|channel>", "<channel|>"),
     label="thought\n",
+    around_reasoning=("", "\n"),
     call_ends_thought="where it has no end",
     around=Around(opening=_GEMMA_MARKS[0], closing=_GEMMA_MARKS[1]),
     calls=forms.GemmaCalls(_GEMMA_MARKS[2]),
@@ -264,31 +274,31 @@ _INKLING = Syntax(
     ),
     think=("<|content_thinking|>", "<|end_message|>"),
     answer_head="<|message_model|><|content_text|>",
-    reasoning_strip="",
-    content_strip="",
 )
 
 SYNTAXES: Final[Mapping[str, Syntax]] = {
     "gpt-oss": _HARMONY,
     "inkling": _INKLING,
     **dict.fromkeys(("qwen3", "qwen3-vl"), _HERMES),
-    **dict.fromkeys(("qwen3.5", "qwen3.6", "qwen3.8", "prime-qwen3"), _QWEN_XML),
+    **dict.fromkeys(("qwen3.5", "qwen3.6", "qwen3.8"), _QWEN_XML),
+    "prime-qwen3": replace(_QWEN_XML, around_reasoning=("", "")),
     **dict.fromkeys(("kimi-k2", "kimi-k2.5"), _KIMI),
     "minimax-m2": _MINIMAX,
-    **dict.fromkeys(("nemotron-3", "nemotron-3-ultra", "nemotron-3.5"), _NEMOTRON),
+    "nemotron-3": _NEMOTRON,
+    **dict.fromkeys(("nemotron-3-ultra", "nemotron-3.5"), replace(_NEMOTRON, around_reasoning=("\n", ""))),
     "hy3": _HY3,
     "llama-3": _LLAMA,
     "glm-4.5": _glm(line="\n"),
     **dict.fromkeys(("glm-5", "glm-5.1", "glm-5.3"), _glm(line="")),
-    **dict.fromkeys(("laguna-xs.2", "laguna-m.1"), _laguna(line="\n", verbatim=False)),
-    **dict.fromkeys(("laguna-xs-2.1", "laguna-s-2.1"), _laguna(line="", verbatim=True)),
+    **dict.fromkeys(("laguna-xs.2", "laguna-m.1"), _laguna(line="\n")),
+    **dict.fromkeys(("laguna-xs-2.1", "laguna-s-2.1"), _laguna(line="")),
     **dict.fromkeys(("deepseek-v3", "deepseek-r1"), _DEEPSEEK),
     "deepseek-v4": _DEEPSEEK_V4,
     "gemma4": _GEMMA,
 }
 
 
-_OWN = Syntax(header=_HERMES.header, answers=(), reasoning_strip="", content_strip="")
+_OWN = Syntax(header=_HERMES.header, answers=())
 
 
 def of_template(template: ChatTemplate | None, token_of: Callable[[str], Any]) -> Syntax:

@@ -78,7 +78,10 @@ class ReplyFormat:
         argument `enable_thinking`. The same `seed` gives the same ids of calls.
         """
         parser = partial(self._parser, prompt_ids[-_TAIL_TOKENS:], tools or (), thinks)
-        return Reader(self._alphabet, parser, self.syntax, seed)
+        expects_space = self.thinking(prompt_ids) != "free" or self.syntax.lead
+        has_space = self._tail(tuple(prompt_ids[-_TAIL_TOKENS:]))[-1:].isspace()
+        before: Kind = "own" if expects_space and not has_space else "call"
+        return Reader(self._alphabet, parser, self.syntax, before, seed)
 
     def with_thought_ended(self, output: list[int]) -> list[int]:
         """A reply whose last token ends its turn, with a thought ended before that, for a bridge that refused it.
@@ -113,6 +116,8 @@ class Reader:
     alphabet: Alphabet
     parser: Callable[[], parsers.ReplyParser]
     syntax: Syntax
+    before: Kind
+    """What stands before the reply: `own` where the template's white space behind that is yet to come."""
     seed: bytes
 
     def read(self, output_ids: Sequence[int], *, stop: str | None = None) -> Reply:
@@ -137,10 +142,11 @@ class GrowingReply:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._last: list[int] = []
         """The last id, where it is one of these."""
-        self._said: dict[Kind, _Said] = {
-            "reasoning": _Said(reader.syntax.reasoning_strip),
-            "content": _Said(reader.syntax.content_strip, before_calls=reader.syntax.before_calls),
-        }
+        self._said: dict[Kind, _Said] = {"reasoning": _Said(), "content": _Said()}
+        self._kind = reader.before
+        """Of the piece that came last."""
+        self._called = False
+        """Whether a piece of calls has come."""
         self._lengths = [0]
         """Characters of reasoning, of content, of reasoning and so on by turns."""
         self._calls: list[dict[str, Any]] = []
@@ -175,8 +181,9 @@ class GrowingReply:
         if stop is not None and (found := max(map(rest.rfind, self._reader.alphabet.holding(stop)))) >= 0:
             rest = rest[:found]
         self._deltas([*self._parser.feed(rest), *self._parser.finish()])
-        for kind, said in self._said.items():
-            self._send(kind, said.end(), [])
+        self._end("reasoning", self._reader.syntax.around_reasoning[1], [])
+        if not self._calls:
+            self._end("content", self._reader.syntax.behind_content, [])
         reasoning, content = ("".join(said.sent) for said in self._said.values())
         message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
         if reasoning:
@@ -197,14 +204,27 @@ class GrowingReply:
     def _deltas(self, pieces: Sequence[Piece]) -> list[Delta]:
         deltas: list[Delta] = []
         for kind, text, call in pieces:
-            if kind != "content":
-                content = self._said["content"]
-                self._send("content", content.before_call() if kind == "call" else content.end(), deltas)
+            if kind != self._kind:
+                self._turn_to(kind, deltas)
             if kind in self._said:
                 self._send(kind, self._said[kind].add(text), deltas)
             if call is not None:
                 self._send_call(self._in_api_form(call), deltas)
         return deltas
+
+    def _turn_to(self, kind: Kind, deltas: list[Delta]) -> None:
+        """A piece of another kind than the last comes."""
+        syntax = self._reader.syntax
+        if self._kind == "reasoning":
+            self._end("reasoning", syntax.around_reasoning[1], deltas)
+        elif self._kind == "content" and self._said["content"].sent and not self._called:
+            self._end("content", syntax.before_calls if kind == "call" else "", deltas)
+        elif self._kind == "own" and kind in self._said:
+            self._said[kind].lead = syntax.around_reasoning[0] if kind == "reasoning" else syntax.gap
+        self._kind, self._called = kind, self._called or kind == "call"
+
+    def _end(self, kind: Kind, own: str, deltas: list[Delta]) -> None:
+        self._send(kind, self._said[kind].end(own), deltas)
 
     def _send(self, kind: Kind, text: str, deltas: list[Delta]) -> None:
         if not text:
@@ -229,43 +249,31 @@ class GrowingReply:
 
 
 class _Said:
-    """Reasoning or content as it grows, without the white space at its ends that is the template's."""
+    """Reasoning or content as it grows, without the white space at its ends that the template writes, or a part of that
+    where a model writes less."""
 
-    def __init__(self, strip: str | None, *, before_calls: str = "") -> None:
+    def __init__(self) -> None:
         self.sent: list[str] = []
-        self._strip, self._before_calls = strip, before_calls
-        self._tail = None if before_calls else strip
-        """White space that may be dropped at the end: as `str.rstrip` has it."""
+        self.lead = ""
+        """What the template writes before what comes next."""
         self._held: list[str] = []
-        """What ends so far, and may yet be the end."""
-        self._called = False
+        """White space at the end so far."""
 
     def add(self, text: str) -> str:
-        """What is certain of this text and what was held back before it."""
-        kept = text.rstrip(self._tail)
-        if not kept:
-            self._held.append(text)
+        """What is certain of this text and of what was held back before it."""
+        while text and self.lead:
+            text, self.lead = (text[1:], self.lead[1:]) if text[0] == self.lead[0] else (text, "")
+        self._held.append(text)
+        if not text or text.isspace():
             return ""
-        if self._held or not self.sent:
-            text, self._held = "".join([*self._held, text]), []
-            if not self.sent and not self._called:
-                text = text.lstrip(self._strip)
-            if self._before_calls and not self._called:
-                self._tail = self._before_calls
-            kept = text.rstrip(self._tail)
-        if len(kept) < len(text):
-            self._held.append(text[len(kept) :])
+        text = "".join(self._held)
+        kept = text.rstrip()
+        self._held = [text[len(kept) :]]
         return kept
 
-    def before_call(self) -> str:
-        """What is certain where a call comes."""
-        rest = self.end().removesuffix(self._before_calls)
-        self._called, self._tail = True, None
-        return rest
-
-    def end(self) -> str:
-        """What is certain where no call comes next."""
-        if not self._before_calls or not self.sent or self._called:
-            return ""
-        rest, self._held = "".join(self._held), []
-        return rest
+    def end(self, own: str) -> str:
+        """What is certain where this ends, and `own` is what the template writes next."""
+        held = "".join(self._held)
+        kept = held[: len(held) - parsers.overlap(held, f"{own}\0")]
+        self._held = [held[len(kept) :]]
+        return kept

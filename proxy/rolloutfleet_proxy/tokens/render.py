@@ -125,8 +125,7 @@ class ChatFormat:
         self._ids = "functions" if renderer in quirks.NAMES_CALLS_BY_ID else support.ids_of(self._written)
         self._drops = support.drops_some(partial(self._tried, self.rendered))
         """Whether tools, or their calls or results, may be missing in what is written."""
-        plain, reasoned = (support.trimmed_whitespace(self._written, reasoned=each) for each in (False, True))
-        self.rules = Rules(frozenset(quirks.WRITTEN_FIELDS.get(renderer, ())), plain, reasoned)
+        self.rules = Rules(frozenset(quirks.WRITTEN_FIELDS.get(renderer, ())))
         """By which messages are compared before tokens are."""
 
     # Messages to tokens

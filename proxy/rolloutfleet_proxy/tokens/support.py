@@ -2,12 +2,6 @@
 
 Each of its messages is a word of its own: they are written as they stand where all are in the text, in their order.
 
-White space around an assistant's content doesn't count, where messages are compared, if the format doesn't write it.
-Frameworks put a line break before the content, or take one away, when they hand a message with its reasoning back. Many
-templates drop such spaces themselves: some always, some where they write the reasoning before it. Of a message with
-reasoning those places count where the format writes that reasoning. Elsewhere it takes the reasoning away, which a turn
-that is extended keeps as well.
-
 Tools, the calls of a conversation and their results are dropped where something else in their place makes the same
 prompt. Where a format did so, that is tried again with each request that is rendered from its start.
 
@@ -23,13 +17,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, Outer, Space, TemplateArgs, Write
+from rolloutfleet_proxy.domain.messages import NO_ARGS, Message, TemplateArgs, Write
 from rolloutfleet_proxy.tokens.history import Ids, Support
 
 Prompts = Callable[[Sequence[Message], TemplateArgs], Any]
 """The prompt of messages; None where the format refuses them."""
 _WORDS: Final = tuple(f"w{number}rd" for number in range(31, 38))
-_SAID, _THOUGHT = "w41rd w42rd", "w43rd"
+_SAID = "w41rd w42rd"
 _USER: Message = {"role": "user", "content": "w44rd"}
 _ANSWER: Message = {"role": "assistant", "content": "w45rd"}
 _MORE: Message = {"role": "user", "content": "w46rd"}
@@ -37,7 +31,6 @@ _ONE, _OTHER = "functions.w51rd:0", "functions.w51rd:1"
 _TOOL = {"name": "w51rd", "description": "w52rd", "parameters": {"type": "object", "properties": {}}}
 TOLD: Final = TemplateArgs([{"type": "function", "function": _TOOL}])
 """A tool that a format is tried with."""
-_SPACES: Final[tuple[tuple[Space, str], ...]] = (("spaces", " \t\n\u2003"), ("lines", "\n\n"))
 
 Writes = Callable[[Sequence[Message], TemplateArgs], bool]
 """Whether a format can write these."""
@@ -92,28 +85,6 @@ def ids_of(write: Write) -> Ids:
     """The form of calls' ids in a prompt: written, or not."""
     one, other = (write([_USER, *_calling("", each)]) for each in (_ONE, _OTHER))
     return "unwritten" if one == other else "written"
-
-
-def trimmed_whitespace(write: Write, *, reasoned: bool) -> Outer:
-    """What a format leaves out around the content of messages that carry reasoning, or of those that don't."""
-    said: Message = {"role": "assistant", "content": _SAID}
-    call, result = _calling(_SAID, _ONE)
-    places = [(said, [_MORE]), (said, [_MORE, _ANSWER, _MORE]), (call, [result]), (call, [result, _MORE])]
-    thought = {"reasoning_content": _THOUGHT} if reasoned else {}
-
-    def written(message: Message, following: list[Message], content: str) -> str | None:
-        return write([_USER, {**message, **thought, "content": content}, *following])
-
-    found = [(place, text) for place in places if (text := written(*place, _SAID)) is not None]
-    counted = [(place, text) for place, text in found if _THOUGHT in text] or found
-
-    def drops(content: str) -> bool:
-        return bool(counted) and all(written(*place, content) == text for place, text in counted)
-
-    return Outer(
-        start=next((kind for kind, space in _SPACES if drops(f"{space}{_SAID}")), "kept"),
-        end=next((kind for kind, space in _SPACES if drops(f"{_SAID}{space}")), "kept"),
-    )
 
 
 def drops_some(prompt: Prompts) -> bool:

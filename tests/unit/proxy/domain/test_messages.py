@@ -13,9 +13,7 @@ from rolloutfleet_proxy.domain.messages import (
     NO_ARGS,
     PLAIN_RULES,
     Calls,
-    Outer,
     Rules,
-    Space,
     TemplateArgs,
     append,
     conversation,
@@ -89,12 +87,20 @@ EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         call("{}") | {"content": " \n\n"},
         call("{}") | {"content": None},
     ),
+    "white space alone": ({"role": "assistant", "content": " "}, {"role": "assistant", "content": ""}),
+    "white space around what an assistant says": (
+        {"role": "assistant", "content": "\n    a\n  b \n", "name": "solver"},
+        {"role": "assistant", "content": "a\n  b", "reasoning_content": "why"},
+    ),
     "order of fields": ({"role": "user", "content": "a"}, {"content": "a", "role": "user"}),
 }
 
 DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "content": ({"role": "user", "content": "a"}, {"role": "user", "content": "a "}),
-    "white space alone": ({"role": "assistant", "content": " "}, {"role": "assistant", "content": ""}),
+    "white space within what an assistant says": (
+        {"role": "assistant", "content": "a\n  b"},
+        {"role": "assistant", "content": "a\n b"},
+    ),
     "role": ({"role": "user", "content": "a"}, {"role": "system", "content": "a"}),
     "a field in the text": (
         {"role": "user", "content": 'a","mood":"odd'},
@@ -155,31 +161,15 @@ def test_a_field_that_the_chat_format_writes_counts_for_the_role_that_it_is_writ
     assert digest(one | {"role": "user"}, rules) == digest(other | {"role": "user"}, rules)
 
 
-SPACES: list[Space] = ["kept", "lines", "spaces"]
-
-
 def test_rules_are_made_from_their_name() -> None:
-    written = [frozenset[tuple[str, str]](), frozenset({("tool", "name"), ("assistant", "wo_eos")})]
-    outers = [Outer(start, end) for start in SPACES for end in SPACES]
-    every = [Rules(fields, plain, reasoned) for fields in written for plain in outers for reasoned in outers]
+    every = [Rules(frozenset(fields)) for fields in ((), [("tool", "name"), ("assistant", "wo_eos")])]
     assert all(Rules.named(rules.name) == rules for rules in every)
     assert len({OLDEST_RULES, *(rules.name for rules in every)}) == 1 + len(every)
 
 
-def test_white_space_around_content_does_not_count_where_the_chat_format_drops_it() -> None:
-    rules = Rules(plain=Outer(end="spaces"), reasoned=Outer("lines", "spaces"))
-
-    def same(content: str, *, role: str = "assistant", rules: Rules = rules, **beside: str) -> bool:
-        message = {"role": role, "content": "So.", **beside}
-        return digest(message, rules) == digest({**message, "content": content}, rules)
-
-    assert same("\n\nSo. \t\n", reasoning_content="why") and same("\nSo.", reasoning="why")
-    assert not same(" So.", reasoning_content="why") and not same("So.\n.", reasoning_content="why")
-    assert same("So. \n") and same("So. \n", name="solver")
-    assert not same("\nSo.") and not same("\nSo.", name="solver") and not same("\nSo.", reasoning_content=" ")
-    assert not same("So.\n", role="user") and not same("So.\n", rules=PLAIN_RULES)
-    empty = {"role": "assistant", "content": None, "reasoning_content": "why"}
-    assert digest({**empty, "content": "\n"}, rules) == digest(empty, rules)
+def test_rules_are_made_from_the_name_of_an_older_version() -> None:
+    assert Rules.named("3 tool.name -plain.start.spaces") == Rules(frozenset({("tool", "name")}))
+    assert Rules.named(OLDEST_RULES) == PLAIN_RULES
 
 
 def exchange(*ids: str | None, answers: Sequence[str]) -> list[dict[str, Any]]:

@@ -296,7 +296,7 @@ def test_hostile_blocks_cost_no_more_than_their_length(models: Path, name: str, 
 
 @pytest.mark.parametrize(
     ("stop", "content"),
-    [("<tool_call>", "Hi"), ("</tool_call>", 'Hi <tool_call>{"name": "f"}'), ("Hi <tool_call>", "")],
+    [("<tool_call>", "Hi "), ("</tool_call>", 'Hi <tool_call>{"name": "f"}'), ("Hi <tool_call>", "")],
 )
 def test_a_stop_string_may_be_a_mark(models: Path, stop: str, content: str) -> None:
     model = chat_format("qwen3", models)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from tests.unit.proxy.tokens.models.families import (
 
 from rolloutfleet_proxy.domain.events import Delta, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import NO_ARGS, TemplateArgs
+from rolloutfleet_proxy.tokens.call_reading import Piece
 from rolloutfleet_proxy.tokens.call_syntax import Syntax
-from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
+from rolloutfleet_proxy.tokens.reading import GrowingReply, Reader, StreamDiverged
 from rolloutfleet_proxy.tokens.render import Candidate, ChatFormat
 from rolloutfleet_proxy.tokens.reply_text import ReplyText
 from rolloutfleet_proxy.tokens.vocabulary import Vocabulary
@@ -220,11 +221,11 @@ def test_any_tokens_at_all(models: Path, name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", ["glm-4.5", "glm-5"])
-def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "line"), [("glm-4.5", "\n"), ("glm-5", "")])
+def test_a_model_may_think_again_behind_its_text(models: Path, name: str, line: str) -> None:
     model = chat_format(name, models)
     prompt = prompt_of(model, "first")
-    text = "<think>So.</think>\nHello<think> Or not.</think> there.<|user|>"
+    text = f"<think>So.</think>{line}Hello<think> Or not.</think>{line} there.<|user|>"
     output = model.vocabulary.encode(text, add_special_tokens=False)
     reply = model.reader(prompt, TOLD, seed=b"turn").read(output)
     assert (reply.message["reasoning_content"], reply.message["content"]) == ("So. Or not.", "Hello there.")
@@ -233,8 +234,8 @@ def test_a_model_may_think_again_behind_its_text(models: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
-    """Reasoning, content and calls join to the reply, but for marks and white space of the format's own. Without tools
-    nothing is a call."""
+    """Reasoning, content and calls join to the reply, but for marks and white space of the format's own, character for
+    character. Without tools nothing is a call."""
     model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
 
     @settings(deadline=None)
@@ -251,16 +252,42 @@ def test_no_part_of_a_reply_is_lost(models: Path, name: str) -> None:
         for piece in pieces:
             assert piece.kind != "own" or is_own(model, reader.syntax, piece.text), piece
         message = reader.read(output).message
-        for kind, said in (
-            ("reasoning", message.get("reasoning_content")),
-            ("content", message["content"]),
-        ):
-            written = "".join(piece.text for piece in pieces if piece.kind == kind)
-            assert "".join((said or "").split()) == "".join(written.split())
+        assert (message.get("reasoning_content", ""), message["content"] or "") == told(reader, pieces)
         assert len(message.get("tool_calls", ())) == sum(piece.call is not None for piece in pieces)
         assert args.tools or "tool_calls" not in message
 
     check()
+
+
+def told(reader: Reader, pieces: Sequence[Piece]) -> tuple[str, str]:
+    """The reasoning and content of pieces, without the white space that the format's description names. Behind calls
+    white space ends no content, and is none where that is all."""
+    syntax, texts, content, called = reader.syntax, {"reasoning": "", "content": ""}, "", False
+    starts = {"reasoning": syntax.around_reasoning[0], "content": syntax.gap}
+    runs = [(kind, "".join(each.text for each in run)) for kind, run in groupby(pieces, lambda piece: piece.kind)]
+    kinds = [reader.before, *(kind for kind, _ in runs), "end"]
+    for before, (kind, text), behind in zip(kinds, runs, kinds[2:], strict=False):
+        called = called or kind == "call"
+        if kind in texts:
+            texts[kind] += without_start(text, starts[kind]) if before == "own" else text
+        if kind == "content" and not called:
+            content = without_end(texts[kind], syntax.before_calls if behind == "call" else "")
+        elif kind == "content" and text.strip():
+            content = texts[kind].rstrip()
+    if not any(piece.call for piece in pieces):
+        content = without_end(texts["content"], syntax.behind_content)
+    elif not content.strip():
+        content = ""
+    return without_end(texts["reasoning"], syntax.around_reasoning[1]), content
+
+
+def without_start(text: str, own: str) -> str:
+    """The text without as much of its format's own as it begins with."""
+    return next(text[n:] for n in range(len(own), -1, -1) if text.startswith(own[:n]))
+
+
+def without_end(text: str, own: str) -> str:
+    return next(text[: len(text) - n] for n in range(len(own), -1, -1) if text.endswith(own[:n]))
 
 
 def is_own(model: ChatFormat, syntax: Syntax, text: str) -> bool:
@@ -335,8 +362,8 @@ def test_spaces_at_the_end_wait(models: Path) -> None:
     parser = GrowingReply(model.reader([], NO_ARGS, seed=b""))
     texts = ["\n\n", "Hello", "  \n", "there", "\n"]
     sent = [joined(parser.feed(model.vocabulary.encode(text, add_special_tokens=False)))["content"] for text in texts]
-    assert sent == ["", "Hello", "", "  \nthere", ""]
-    assert parser.finish({"role": "assistant", "content": "Hello  \nthere"}) == []
+    assert sent == ["", "\n\nHello", "", "  \nthere", ""]
+    assert parser.finish({"role": "assistant", "content": "\n\nHello  \nthere\n"}) == [Text("\n")]
 
 
 def test_a_character_leaves_whole(models: Path) -> None:
@@ -396,10 +423,10 @@ class TestStopStrings:
         output = model.vocabulary.encode("Look.\n<tool_call>\nSo", add_special_tokens=False)
         reader = model.reader([], TOLD, seed=b"")
         message = reader.read(output, stop=stop).message
-        assert message == {"role": "assistant", "content": "Look."}
+        assert message == {"role": "assistant", "content": "Look." if stop.startswith("\n") else "Look.\n"}
         parser = GrowingReply(reader, stops=[stop])
         sent = [delta for token in output for delta in parser.feed([token])]
-        assert joined([*sent, *parser.finish(message)])["content"] == "Look."
+        assert joined([*sent, *parser.finish(message)])["content"] == message["content"]
 
     def test_one_that_ended_nothing_is_content(self, models: Path) -> None:
         model = chat_format("qwen3", models)
