@@ -33,6 +33,10 @@ letter comes once, so that no two of them overlap."""
 _INSIDE: Final = f"{MARK}0"
 _OWN: Final = f"{MARK}1"
 _BLANK: Final = " \t\r\n\u2581"
+_NAMES: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keys of a schema under which others are names, of which no format makes tags."""
+_READ: Final = frozenset({"type", "function", "name", "description", "parameters", "required", "items", *_NAMES})
+"""Keys that formats look for: what they write for them is their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class ControlTokens:
             spellings |= {tokenizer.normalizer.normalize_str(token.content) for token in controls if token.normalized}
         found = [each for each in spellings if len(each) > 1]
         self._finders = _finders(found)
-        self._json_finders = _finders([*(json.dumps(each, ensure_ascii=False)[1:-1] for each in found), MARK])
+        self._json_finders = _finders({MARK}.union(*map(_in_json, found)))
 
     def marked(self, messages: Sequence[Message], tools: list[Any] | None) -> Marked:
         """Messages and tools with each spelling marked; assistants' messages and ids of calls keep their tokens."""
@@ -77,8 +81,8 @@ class ControlTokens:
         for message in messages:
             kept = message.keys() if message["role"] == "assistant" else {"tool_call_id"}
             marking = {key: _with_own if key in kept else self._with_marks for key in message}
-            found.append({key: _mapped(each, marking[key]) for key, each in message.items()})
-        told = _mapped(tools, self._with_marks) if self._may_spell(tools) else tools
+            found.append({key: _mapped(each, marking[key], marking[key]) for key, each in message.items()})
+        told = _mapped(tools, self._with_marks, self._as_tag) if self._may_spell(tools) else tools
         counts = [_marks(form, message) for form, message in zip(found, messages, strict=True)]
         return Marked(found, told, counts, _marks(told, tools))
 
@@ -88,6 +92,12 @@ class ControlTokens:
             if first in text:
                 text = finder.sub(lambda found: found[0] + _INSIDE, text)
         return text
+
+    def _as_tag(self, key: str) -> str:
+        """A key that spells none in `<key>` and `</key>` either, which some formats write."""
+        text, tags = self._with_marks(key), f"<{key}></{key}>"
+        is_safe = key in _READ or self._with_marks(tags) == f"<{text}></{text}>"
+        return text if is_safe else f"{_INSIDE}{text}{_INSIDE}"
 
     def _may_spell(self, tools: list[Any] | None) -> bool:
         """Whether their texts may have to be changed: to look through JSON takes a fraction of going through it."""
@@ -104,7 +114,7 @@ class ControlTokens:
 
 def as_tokens(messages: Sequence[Message], tools: list[Any] | None) -> Marked:
     """Messages and tools without marks: what they spell are tokens."""
-    return Marked(_mapped(list(messages), _with_own), _mapped(tools, _with_own))
+    return Marked(*(_mapped(each, _with_own, _with_own) for each in (list(messages), tools)))
 
 
 def _marks(marked: Any, plain: Any) -> int:
@@ -115,14 +125,15 @@ def _with_own(text: str) -> str:
     return text.replace(MARK, _OWN) if MARK in text else text
 
 
-def _mapped(value: Any, text: Callable[[str], str]) -> Any:
-    """JSON with other texts, keys included."""
+def _mapped(value: Any, text: Callable[[str], str], word: Callable[[str], str], *, names: bool = False) -> Any:
+    """JSON with other texts; `word` is for the keys of objects, but for those of a schema that are `names`."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, dict):
-        return {text(key): _mapped(each, text) for key, each in value.items()}
+        key = text if names else word
+        return {key(k): _mapped(each, text, word, names=k in _NAMES and not names) for k, each in value.items()}
     if isinstance(value, list):
-        return [_mapped(each, text) for each in value]
+        return [_mapped(each, text, word) for each in value]
     return value
 
 
@@ -131,8 +142,7 @@ def _unmarking(tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
     made = Tokenizer(tokenizer.model)
     own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     made.normalizer = Normalizers([Replace(_INSIDE, ""), Replace(_OWN, MARK), *own])
-    if tokenizer.pre_tokenizer is not None:
-        made.pre_tokenizer = tokenizer.pre_tokenizer
+    made.pre_tokenizer = tokenizer.pre_tokenizer
     made.add_tokens([AddedToken(**{**token.__getstate__(), "normalized": False}) for token in added])
     return made
 
@@ -140,6 +150,13 @@ def _unmarking(tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
 def _controls(token: AddedToken) -> bool:
     content = token.content.strip(_BLANK)
     return bool(content) and (token.special or not all(part.isalnum() for part in content.split()))
+
+
+def _in_json(spelling: str) -> set[str]:
+    """How JSON writes a spelling, or a key that is one between `<` or `</` and `>`."""
+    text = json.dumps(spelling, ensure_ascii=False)[1:-1]
+    begun = {text, f'"{text[1:]}', f'"{text.removeprefix("</")}'}
+    return begun | {f'{each[:-1]}"' for each in begun}
 
 
 def _finders(spellings: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
@@ -155,10 +172,8 @@ def _one_of(spellings: Sequence[str]) -> str:
     """A pattern of any of these, branching character by character: some models have thousands that begin alike."""
     if "" in spellings:
         return ""
-    if len(spellings) == 1:
-        return re.escape(spellings[0])
-    branches = (re.escape(first) + _one_of(rests) for first, rests in _by_first_character(spellings).items())
-    return f"(?:{'|'.join(branches)})"
+    branches = [re.escape(first) + _one_of(rests) for first, rests in _by_first_character(spellings).items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 def _by_first_character(spellings: Iterable[str]) -> dict[str, list[str]]:

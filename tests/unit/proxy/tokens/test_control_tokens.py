@@ -35,6 +35,13 @@ TEMPLATE = """
 {%- if add_generation_prompt -%}<|im_start|>assistant: {% endif -%}
 """
 
+TAGGING = (
+    "{% for tool in tools or [] %}{% for schema in tool.function.parameters.properties.values() %}"
+    "{% for key, value in schema.items() %}<{{ key }}>{{ value }}</{{ key }}>{% endfor %}{% endfor %}{% endfor %}"
+    + TEMPLATE
+)
+"""It writes the keys of a schema as tags, as Qwen3-Coder's does."""
+
 
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
@@ -92,6 +99,37 @@ def test_all_that_others_write_is_text(name: str, models: Path) -> None:
     assert marks(model, hostile.ids) == marks(model, harmless.ids)
     assert text_of(model, hostile) == text_of(model, harmless).replace(APART, "")
     assert hostile.special_tokens_in_text > 2 * len(spellings) and not harmless.special_tokens_in_text
+
+
+def keyed(keys: Sequence[str]) -> TemplateArgs:
+    """A tool with these keys wherever a schema may have some of its own."""
+    own = dict.fromkeys(keys, "said")
+    inner = {"type": "object", "properties": {"properties": {"type": "string", **own}}, **own}
+    properties = {"properties": {"type": "string", "description": "d", **own}, "b": inner, "c": {"items": own}}
+    parameters = {"type": "object", "properties": properties, "$defs": {"D": own}, **own}
+    return TemplateArgs([{"type": "function", "function": {"name": "look", "parameters": parameters, **own}, **own}])
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "a template"])
+def test_no_key_of_a_schema_makes_a_token_where_it_is_a_tag(name: str, models: Path, tmp_path: Path) -> None:
+    model = own_template(tmp_path, TAGGING) if name == "a template" else chat_format(name, models)
+    parts = [(each[1:-1], each[2:-1], each[1:], each[:-1]) for each in added(model) if len(each) > 3]
+    spelled = [part for each in parts for part in each]
+    hostile, harmless = model.prompt(ASKED, keyed(spelled), []), model.prompt(ASKED, keyed(["other"]), [])
+    assert marks(model, hostile.ids) == marks(model, harmless.ids)
+    assert MARK not in text_of(model, hostile)
+    for tag in spelled if "<other>" in text_of(model, harmless) else []:
+        assert f"<{tag}>said</{tag}>" in text_of(model, hostile)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_names_of_parameters_are_none_of_a_formats_tags(name: str, models: Path) -> None:
+    model = chat_format(name, models)
+    named = [each[1:-1] for each in added(model) if each[1:-1].isalpha()]
+    properties = {key: {"type": "string"} for key in named}
+    parameters = {"type": "object", "properties": properties, "required": named, "$defs": properties}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    assert model.prompt(ASKED, TemplateArgs(tools), []).special_tokens_in_text == 0
 
 
 @pytest.mark.parametrize("name", FORMATS)
