@@ -24,7 +24,7 @@ _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
 _NAME: Final = re.compile(r'[\s,]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 """The name of a member of an object that is JSON."""
 _FENCE: Final = re.compile(r"```(?:json)?([\s\S]*)```")
-_KIMI_ID: Final = re.compile(r"[^\s\ud800-\udfff]+:[0-9]{1,9}")
+_KIMI_ID: Final = re.compile(r"([^\s:]+)(:[0-9]{1,9})?")
 _MARK: Final = re.compile("[\ud800-\udfff]")
 _BETWEEN_TAGS: Final = re.compile(r"\n|(?<=>)(?=<)|(?<=[\ud800-\udfff])(?=[\ud800-\udfff])")
 _BEGIN: Final = 4
@@ -169,10 +169,11 @@ class JsonCalls(CallReader):
 
 @dataclass(frozen=True)
 class NamedJson(CallReader):
-    """A head that names the function, a mark, and JSON. `split` gives name, arguments and id of these two."""
+    """A head that names the function, a mark, and JSON. `split` gives name, arguments and id of these two, by the
+    declared functions."""
 
     mark: str
-    split: Callable[[str, str], tuple[str, str, str | None]]
+    split: Callable[[str, str, Parameters], tuple[str, str, str | None]]
     function: tuple[str, str]
     end: str = ""
 
@@ -180,11 +181,11 @@ class NamedJson(CallReader):
         head, mark, rest = body.partition(self.mark)
         if not mark or _MARK.search(head):
             raise ValueError("no name before arguments")
-        name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip())
+        name, arguments, call_id = self.split(plain(head).strip(), plain(rest).strip(), declared)
         return [Piece("call", body, call_of(name, arguments_of(arguments), call_id))]
 
 
-def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
+def deepseek_parts(head: str, rest: str, _declared: Parameters) -> tuple[str, str, str | None]:
     """`function`, and the name before its arguments in a fence; or as V3.1 writes it, the name and the arguments."""
     is_v31 = rest.startswith("{")
     if is_v31 == (head == "function"):
@@ -196,10 +197,12 @@ def deepseek_parts(head: str, rest: str) -> tuple[str, str, str | None]:
     return name.strip(), fenced[1] if fenced else arguments, None
 
 
-def kimi_parts(head: str, rest: str) -> tuple[str, str, str | None]:
+def kimi_parts(head: str, rest: str, declared: Parameters) -> tuple[str, str, str | None]:
     """`functions.NAME:INDEX`, which is the call's id as well; the first and the last part may be missing."""
-    name = head.partition(":")[0]
-    return name.partition(".")[2] or name, rest, head if _KIMI_ID.fullmatch(head) else None
+    if not (found := _KIMI_ID.fullmatch(head)):
+        raise ValueError("words beside a function's name")
+    name = found[1] if found[1] in declared else found[1].partition(".")[2]
+    return name or found[1], rest, head if found[2] else None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.unit.proxy.tokens.test_reading import NAMES, byte_ids
 from rolloutfleet_proxy.domain.events import Text
 from rolloutfleet_proxy.domain.messages import TemplateArgs
 from rolloutfleet_proxy.tokens.argument_values import parameter_schema, value_of
-from rolloutfleet_proxy.tokens.call_reading import GemmaCalls, JsonCalls, SpelledCalls, json_object
+from rolloutfleet_proxy.tokens.call_reading import GemmaCalls, JsonCalls, SpelledCalls, WrittenCall, json_object
 from rolloutfleet_proxy.tokens.call_syntax import SYNTAXES
 from rolloutfleet_proxy.tokens.reading import GrowingReply
 from rolloutfleet_proxy.tokens.render import ChatFormat
@@ -204,6 +204,26 @@ def test_a_call_in_json_has_a_name_and_its_arguments_under_one_key(written: str,
         assert JsonCalls().call(written, {}).arguments == arguments
 
 
+@pytest.mark.parametrize(
+    ("head", "name", "has_id"),
+    [
+        ("functions.find:0", "find", True),
+        ("functions.find", "find", False),
+        ("find:17", "find", True),
+        ("find", "find", False),
+        ("mcp.find:0", "mcp.find", True),
+        ("functions.mcp.find:1", "mcp.find", True),
+        ("function.find:1", "find", True),
+    ],
+)
+@pytest.mark.parametrize("format_name", ["kimi-k2", "kimi-k2.5"])
+def test_kimis_calls_are_named_by_their_ids(format_name: str, head: str, name: str, has_id: bool) -> None:
+    calls, mark = SYNTAXES[format_name].calls, SYNTAXES[format_name].marks[4]
+    assert calls is not None
+    [piece] = calls.read(f"{head}{mark}{{}}", {"find": {}, "mcp.find": {}}, str)
+    assert piece.call == WrittenCall(name, "{}", head if has_id else None)
+
+
 XML = "</think><tool_call>\n<function=f>\n{}</function>\n</tool_call>"
 VALUE = "<parameter=v>\n{}\n</parameter>\n"
 
@@ -233,6 +253,11 @@ VALUE = "<parameter=v>\n{}\n</parameter>\n"
         ("kimi-k2", "{0}{2}functions.f:0{4}{{}}{3}{1}", [{}]),
         ("kimi-k2", "{0}{2}words{1}functions.f:0{4}{{}}{3}{1}", []),
         ("kimi-k2", "{2}functions.f:0{4}{{}}{3}", []),
+        ("kimi-k2", '{0}{2}functions.f:0 {{"v": "x"}}{4}{3}{1}', []),
+        ("kimi-k2", '{0}{2}functions.f:0{{"v": "x"}}{4}{{}}{3}{1}', []),
+        ("kimi-k2", "{0}{2}functions.f: please look{4}{{}}{3}{1}", []),
+        ("kimi-k2", "{0}{2}functions.f:0WORD{4}{{}}{3}{1}", []),
+        ("kimi-k2", "{0}{2}functions.f:0:1{4}{{}}{3}{1}", []),
         ("deepseek-v3", "{2}function{4}f\n```json\n{{}}\n```{3}", []),
         ("deepseek-v3", "{0}{2}function{4}{{}}{3}{1}", []),
         ("deepseek-v3", "{0}{2}f{4}{{}}{3}{1}", [{}]),
