@@ -1,5 +1,6 @@
 """Commands that lack packages say how to install them from where the project itself was installed."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ NOT_AT_THE_START = {"openai"}
 def named(extra: str) -> set[str]:
     """The modules of an extra in pyproject.toml that it has on every system."""
     given = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
-    names = {line.partition(">")[0].replace("-", "_") for line in given if ";" not in line and "[" not in line}
+    plain = [re.split("[=>]", line)[0] for line in given if ";" not in line and "[" not in line]
+    names = {name.replace("-", "_") for name in plain}
     nested = [name for line in given if "[" in line for name in line.partition("[")[2].rstrip("]").split(",")]
     return names.union(*map(named, nested)) - NOT_AT_THE_START
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -35,3 +37,8 @@ def test_a_defect_is_reproduced(block: str) -> None:
 def test_every_defect_has_its_reproduction() -> None:
     told = re.findall(r"^\*\*", PAGE, re.MULTILINE)
     assert len(told) == len(REPRODUCTIONS)
+
+
+def test_its_version_is_pinned_while_private_parts_of_it_are_used() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"renderers=={version('renderers')}" in extras["proxy"]
