@@ -162,7 +162,7 @@ class JsonCalls(CallReader):
         name = json.loads(members["name"]) if "name" in members else head
         if self.exact and (len(keys) != 1 or others - {"type"} or not isinstance(name, str) or name not in declared):
             raise ValueError("an answer in JSON")
-        if head not in ("", name) or len(keys) > 1 or (others and not keys):
+        if head not in ("", name) or len(keys) > 1 or any(not keys or members[each][0] in "{[" for each in others):
             raise ValueError("two names, or arguments under several keys or a wrong one")
         return call_of(name, arguments_of(members[keys[0]] if keys else ""))
 
@@ -285,8 +285,8 @@ class SpelledCalls(CallReader):
             if self.argument[2].startswith("\n"):
                 value = value.removesuffix("\n")
             name, value = self._argument((tag["key"] or "").strip(), plain(value), parameters)
-            if not name or name in written:
-                raise ValueError("no key, or one that comes twice")
+            if not name or name[0] in "\"'" or name in written:
+                raise ValueError("no key, or one in quotation marks or that comes twice")
             written[name] = value
             pieces.append(Piece("call", body[tag.start() : close.end()]))
             at = close.end()
@@ -353,7 +353,8 @@ class GemmaCalls(CallReader):
         quote, word = re.escape(self.quote), r"[^\s,{}\[\]][^,{}\[\]"
         string = rf"{quote}(?P<string>[\s\S]*?){quote}"
         key, bare = (rf"(?<=[{before}])(?!\s*{quote})\s*" for before in ("{,", r":\[,"))
-        return re.compile(rf"{string}|{key}(?P<key>{word}:]*):|{bare}(?P<bare>{word}]*)")
+        quoted = rf'(?P<mark>"?)(?!")(?P<key>{word}":]*+)(?P=mark)\s*+:'
+        return re.compile(rf"{string}|{key}{quoted}|{bare}(?P<bare>{word}]*)")
 
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         def written(part: re.Match[str]) -> str:
