@@ -9,7 +9,7 @@ from msgspec import Struct
 from rolloutfleet_proxy.dialects.base import HeldCalls, Reading
 from rolloutfleet_proxy.engine.generation import JSON_SCHEMA, grammar_of
 from rolloutfleet_proxy.tokens.call_syntax import WRITABLE_NAME
-from rolloutfleet_proxy.tokens.reply_grammar import MOST_FUNCTIONS, Function, Wanted
+from rolloutfleet_proxy.tokens.reply_grammar import MOST_FUNCTIONS, PARAMETER_NAME, Function, Wanted
 from rolloutfleet_proxy.tokens.tool_schemas import arguments_schemas
 
 AUTO: Final = "auto"
@@ -69,13 +69,15 @@ def held_calls(choice: Choice, sampling: dict[str, Any], reading: Reading, ignor
 
 
 def _wanted(tools: list[Tool], names: frozenset[str] | None, *, required: bool, single: bool) -> Wanted | None:
-    """None where a function can't be written in a grammar, or they are too many for one."""
+    """None where a function or what it requires can't be written in a grammar, or they are too many for one."""
     left = {tool["function"]["name"]: tool["function"] for tool in tools}
     if names is not None:
         left = {name: function for name, function in left.items() if name in names}
-    writable = all(map(WRITABLE_NAME.fullmatch, left))
-    if not writable or len(left) > MOST_FUNCTIONS or (required and not left):
+    if len(left) > MOST_FUNCTIONS or (required and not left):
         return None
     schemas = arguments_schemas([function.get("parameters") for function in left.values()])
+    needed = [name for schema in schemas for name in schema.get("required", ())]
+    if not all(map(WRITABLE_NAME.fullmatch, left)) or not all(map(PARAMETER_NAME.fullmatch, needed)):
+        return None
     functions = tuple(map(Function, left, schemas))
     return Wanted(functions=functions, required=required, single=single)

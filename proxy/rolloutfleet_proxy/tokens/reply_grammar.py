@@ -30,8 +30,8 @@ Form = dict[str, Any]
 """One of xgrammar's formats."""
 MOST_SPACES: Final = 8
 """White space in a row within the arguments: a model that is forced to call may write it without end."""
-_NAME: Final = re.compile(r"[^\s\x00-\x1f<>\"]+")
-"""What every such format can write as the name of a parameter."""
+PARAMETER_NAME: Final = re.compile(r"(?![\s'])[^\x00-\x1f<>\"]+(?<!\s)")
+"""What every format can write as the name of a parameter."""
 _ANY_NAME: Final[Form] = {"type": "regex", "pattern": "[A-Za-z0-9_.-]{1,64}"}
 
 _VALUES: Final[dict[str, list[Any]]] = {"boolean": [True, False], "null": [None]}
@@ -113,7 +113,7 @@ class Parameters:
         properties = schema.get("properties", {})
         parts: list[Form] = []
         for name, value in properties.items():
-            if _NAME.fullmatch(name):
+            if PARAMETER_NAME.fullmatch(name):
                 part = self._argument(text(name), value)
                 parts.append(part if name in schema["required"] else optional(part))
         others = schema.get("additionalProperties", not properties)

@@ -27,7 +27,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "look_up": {
         "type": "object",
         "properties": {
-            "deep": {"type": "boolean"},
+            "how deep": {"type": "boolean"},
             "mode": {"type": "string", "enum": ["all", "1"]},
             "kind": {"type": "string", "const": "2"},
             "sort": {"type": "string", "enum": ["3", None]},
@@ -35,7 +35,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
             "who": {"anyOf": [{"$ref": "#/$defs/Name"}, {"type": "null"}]},
             "tags": {"type": "array", "items": {"type": "string"}},
         },
-        "required": ["deep"],
+        "required": ["how deep"],
         "$defs": {"Name": {"type": "string"}},
     },
     "stop": {"type": "object", "properties": {}},
@@ -46,9 +46,9 @@ FIND: tuple[str, dict[str, Any]] = ("find", {"q": "naïve {x}", "n": 3})
 STRINGS = {"mode": "1", "kind": "2", "sort": "3", "unit": "4"}
 LOOK_UP: tuple[str, dict[str, Any]] = (
     "look_up",
-    {"deep": True, **STRINGS, "who": "Ann <a>", "tags": ["a", "</b>"]},
+    {"how deep": True, **STRINGS, "who": "Ann <a>", "tags": ["a", "</b>"]},
 )
-NOBODY: tuple[str, dict[str, Any]] = ("look_up", {"deep": False, "who": None})
+NOBODY: tuple[str, dict[str, Any]] = ("look_up", {"how deep": False, "who": None})
 STOP: tuple[str, dict[str, Any]] = ("stop", {})
 SCHEMA = json.dumps({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
 ANSWER = '{"city": "Oslo"}'
@@ -160,7 +160,7 @@ def suits(name: str, arguments: dict[str, Any]) -> bool:
 VALUES: dict[str, Callable[[Any], bool]] = {
     "q": lambda value: isinstance(value, str),
     "n": lambda value: type(value) in (int, float) and value == int(value),
-    "deep": lambda value: isinstance(value, bool),
+    "how deep": lambda value: isinstance(value, bool),
     "mode": lambda value: value in ("all", "1"),
     "kind": lambda value: value == "2",
     "sort": lambda value: value == "3",

@@ -318,6 +318,14 @@ def test_tools_are_named_where_a_response_format_leaves_no_call(more: dict[str, 
     assert refusal(asked, Reading(strict=True)).param == "tools"
 
 
+@pytest.mark.parametrize(("name", "is_held"), [("a b", True), ("a<b", False), ("'a", False), ("a\n", False)])
+def test_a_required_argument_that_no_grammar_can_write_leaves_the_choice_a_wish(name: str, is_held: bool) -> None:
+    parameters = {"type": "object", "properties": {name: {}, "a<c": {}}, "required": [name]}
+    tools = [{"type": "function", "function": {"name": "find", "parameters": parameters}}]
+    request = parse_chat(body(tools=tools, tool_choice="required"), Reading(holds_calls=True))
+    assert (request.calls is not None, request.ignored) == (is_held, () if is_held else ("tool_choice",))
+
+
 @pytest.mark.parametrize(
     "names", [["a b"], ["a:b"], ["a\x00"], ['a"b'], [f"f{number}" for number in range(MOST_FUNCTIONS + 1)]]
 )
