@@ -10,10 +10,10 @@ Such a format writes strings as they are and all else as JSON, so `12` may be a 
 4. NaN and Infinity are no JSON (RFC 8259), nor is what Python can't read or agents can't send back: numbers of over
    4,300 digits, and more than `DEEPEST` levels of objects and arrays.
 
-A schema allows a value where `type`, `enum`, `const`, `anyOf`, `oneOf` (as `anyOf`), `allOf` and `$ref` do. What is
-inside an object or an array counts only where the schema allows the text as a string too: there it tells which of the
-two was meant. A list with a wrong item stays a list where no string may be. All other keywords, types that JSON Schema
-doesn't know, and references that lead nowhere allow everything.
+A schema allows a value where `type`, `enum`, `const`, `anyOf`, `oneOf` (as `anyOf`), `allOf` and `$ref` do, and null
+where OpenAPI's `nullable` does. What is inside an object or an array counts only where the schema allows the text as a
+string too: there it tells which of the two was meant. A list with a wrong item stays a list where no string may be. All
+other keywords, types that JSON Schema doesn't know, and references that lead nowhere allow everything.
 """
 
 import json
@@ -64,8 +64,6 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
     template writes `True`, `False` and `None`, which are read beside JSON's own words.
     """
     string = json.dumps(text, ensure_ascii=False)
-    if isinstance(schema, dict) and schema.get("type") in ("string", ["string"]):
-        return string
     written = text.strip(" \t\n\r")
     if python_words:
         written = PYTHON_WORDS.get(written, written)
@@ -128,6 +126,7 @@ class _Schemas:
             and all(any(map(allowed, choices)) for choices in _alternatives(part))
             and (not inside or _is_allowed_inside(part, value, allowed))
             for part in self._parts(schema, level)
+            if value is not None or part.get("nullable") is not True
         )
 
     def declared(self, schema: Any, name: str, declaring: Callable[[Schema, str], list[Any]], level: int = 0) -> Any:

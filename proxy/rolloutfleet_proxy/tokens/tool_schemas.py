@@ -135,6 +135,8 @@ class _Relaxing:
             return {}
         within = (*outer, *map(id, parts))
         form = merged(schema, self._root) if len(parts) > 1 else parts[0]
+        if form.get("nullable") is True:
+            return {"anyOf": [self._relaxed({**form, "nullable": False}, within), {"type": "null"}]}
         is_string = form.get("type") in ("string", ["string"])
         values = [form["const"]] if "const" in form else given(form, "enum", list)
         if values:

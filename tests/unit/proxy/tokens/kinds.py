@@ -65,6 +65,12 @@ def an_object(kind: Kind) -> Kind:
     return Kind(schema, st.fixed_dictionaries({"a": kind.values}), suits)
 
 
+def nullable(kind: Kind) -> Kind:
+    """As OpenAPI 3.0 has it."""
+    schema = {**kind.schema, "nullable": True}
+    return Kind(schema, kind.values | st.none(), lambda value: value is None or kind.suits(value))
+
+
 def wrapped(kind: Kind) -> Kind:
     return replace(kind, schema={"allOf": [{}, kind.schema]})
 
@@ -88,7 +94,7 @@ def hoisted(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 KINDS = st.recursive(
-    st.sampled_from(LEAVES)
+    st.sampled_from([*LEAVES, *(nullable(each) for each in LEAVES)])
     | st.lists(TEXTS | st.none() | st.booleans() | st.integers(-3, 3), min_size=1, max_size=3).map(enumeration),
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map(alternatives),
