@@ -11,7 +11,6 @@ a text has its letters itself, they are written so that they come out again.
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-import msgspec
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Replace
 from tokenizers.normalizers import Sequence as Normalizers
@@ -71,9 +69,7 @@ class ControlTokens:
         spellings = {token.content for token in controls}
         if tokenizer.normalizer is not None:
             spellings |= {tokenizer.normalizer.normalize_str(token.content) for token in controls if token.normalized}
-        found = [each for each in spellings if len(each) > 1]
-        self._finders = _finders(found)
-        self._json_finders = _finders({MARK}.union(*map(_in_json, found)))
+        self._finders = _finders(each for each in spellings if len(each) > 1)
 
     def marked(self, messages: Sequence[Message], tools: list[Any] | None) -> Marked:
         """Messages and tools with each spelling marked; assistants' messages and ids of calls keep their tokens."""
@@ -82,7 +78,7 @@ class ControlTokens:
             kept = message.keys() if message["role"] == "assistant" else {"tool_call_id"}
             marking = {key: _with_own if key in kept else self._with_marks for key in message}
             found.append({key: _mapped(each, marking[key], marking[key]) for key, each in message.items()})
-        told = _mapped(tools, self._with_marks, self._as_tag) if self._may_spell(tools) else tools
+        told = _mapped(tools, self._with_marks, self._as_tag)
         counts = [_marks(form, message) for form, message in zip(found, messages, strict=True)]
         return Marked(found, told, counts, _marks(told, tools))
 
@@ -98,13 +94,6 @@ class ControlTokens:
         text, tags = self._with_marks(key), f"<{key}></{key}>"
         is_safe = key in _READ or self._with_marks(tags) == f"<{text}></{text}>"
         return text if is_safe else f"{_INSIDE}{text}{_INSIDE}"
-
-    def _may_spell(self, tools: list[Any] | None) -> bool:
-        """Whether their texts may have to be changed: to look through JSON takes a fraction of going through it."""
-        if not tools:
-            return False
-        text = msgspec.json.encode(tools).decode()
-        return any(first in text and finder.search(text) for first, finder in self._json_finders)
 
     def ids(self, text: str) -> array[int]:
         """Token ids of what a format wrote of marked texts."""
@@ -150,13 +139,6 @@ def _unmarking(tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
 def _controls(token: AddedToken) -> bool:
     content = token.content.strip(_BLANK)
     return bool(content) and (token.special or not all(part.isalnum() for part in content.split()))
-
-
-def _in_json(spelling: str) -> set[str]:
-    """How JSON writes a spelling, or a key that is one between `<` or `</` and `>`."""
-    text = json.dumps(spelling, ensure_ascii=False)[1:-1]
-    begun = {text, f'"{text[1:]}', f'"{text.removeprefix("</")}'}
-    return begun | {f'{each[:-1]}"' for each in begun}
 
 
 def _finders(spellings: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:

@@ -329,7 +329,7 @@ CHAT_FORMATS = [
         "a-schema-has-control-tokens",
         Promise.WRITING,
         PROXY,
-        "told = _mapped(tools, self._with_marks, self._as_tag) if self._may_spell(tools) else tools",
+        "told = _mapped(tools, self._with_marks, self._as_tag)",
         "told = tools",
         CONTROL_TOKENS,
     ),
