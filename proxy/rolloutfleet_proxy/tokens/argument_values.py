@@ -64,6 +64,8 @@ def value_of(text: str, schema: Any, parameters: Any, *, python_words: bool = Fa
     template writes `True`, `False` and `None`, which are read beside JSON's own words.
     """
     string = json.dumps(text, ensure_ascii=False)
+    if isinstance(schema, dict) and schema.get("type") in ("string", ["string"]) and not schema.get("nullable"):
+        return string
     written = text.strip(" \t\n\r")
     if python_words:
         written = PYTHON_WORDS.get(written, written)
