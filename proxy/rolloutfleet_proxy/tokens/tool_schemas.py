@@ -10,15 +10,14 @@ schemas of its tools. So only what all compile is kept: types, properties, items
 References are replaced by what they lead to; a schema within itself allows everything the second time. Lengths, ranges,
 patterns and formats are dropped, as are titles and descriptions.
 
-A format may refuse what JSON Schema allows, or lose all of it (`writable`). Most formats write a tool as JSON, and get
+A format may refuse what JSON Schema allows, or lose some of it (`writable`). Most formats write a tool as JSON, and get
 it as it came. Kimi K2.5 writes TypeScript, Nemotron 3 and Gemma 4 the fields of each property, gpt-oss both: they are
 given the same schema in words that they know, with as little changed as possible. What there are no such words for
-stands in a description, as JSON.
+stands in a description, as JSON, and definitions to which that refers in the function's.
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -45,8 +44,30 @@ _KINDS: Final = frozenset({"type", "enum", "anyOf", "$ref"})
 """By which Kimi K2.5's declarations tell what a value is; one without any is refused."""
 _TYPELESS: Final = {"properties": "object", "additionalProperties": "object", "required": "object", "items": "array"}
 """The type of a schema that names none, by its first keyword of these."""
+_MOST_FOLLOWED: Final = 16
+"""Levels of a schema down to which references are followed: gpt-oss' library reads no more than some sixty."""
+_SHAPE: Final = _KINDS | _TYPELESS.keys()
+"""What is written of a schema wherever it stands."""
+_UNTOLD: Final = ("title", "$schema", "$id", "$comment")
+"""What is left out where a format has no word for it."""
 _UNREAD: Final = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties")
 """Of parameters without properties, what says which they are."""
+_NUMBERS: Final = dict.fromkeys(("number", "integer"), "minimum maximum")
+_PLACES: Final = {"string": "enum", "array": "items", "object": "properties required"}
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "gpt-oss": {"": "type description nullable title examples default", **_PLACES},
+    "gemma4": {"": "type description nullable", **_PLACES},
+    "kimi-k2.5": {
+        "": "type description default enum anyOf $ref",
+        "string": "pattern minLength maxLength",
+        "array": "items minItems maxItems",
+        "object": "properties required additionalProperties",
+        **_NUMBERS,
+    },
+}
+"""What a format writes of every schema, and of one of a type."""
+_HIDING: Final = {"gpt-oss": ("items",), "kimi-k2.5": ("anyOf", "additionalProperties")}
+"""Keywords of whose schemas a format writes no more than the shape."""
 
 
 def parts_of(schema: Any, root: Any = None) -> list[Schema]:
@@ -183,20 +204,21 @@ class _Relaxing:
 
 def writable(name: str, tools: Sequence[Any]) -> list[Any]:
     """The tools, as the chat format of that name can write them."""
-    written = _WRITTEN.get(name)
-    if written is None:
+    if name not in _WORDS and not name.startswith("nemotron-"):
         return list(tools)
-    return [{**tool, "function": _function(tool["function"], written)} for tool in tools]
+    return [{**tool, "function": _function(tool["function"], name)} for tool in tools]
 
 
-def _function(function: Schema, written: Callable[[Schema], Schema]) -> Schema:
+def _function(function: Schema, name: str) -> Schema:
     form = without_nulls(function)
     parameters = form.get("parameters")
     if not isinstance(parameters, dict):
         return form
-    form["parameters"] = written(parameters)
-    unread = () if form["parameters"].get("properties") else _UNREAD
-    return _with_note(form, {key: parameters[key] for key in unread if key in parameters})
+    rooted = form["parameters"] = _rooted(parameters)
+    note = {} if rooted.get("properties") else {key: parameters[key] for key in _UNREAD if key in parameters}
+    if name in _WORDS:
+        form["parameters"], note = _Told(parameters, name).root(rooted)
+    return _with_note(form, note)
 
 
 def _with_note(form: Schema, note: Mapping[str, Any]) -> Schema:
@@ -223,70 +245,79 @@ def _fields(schema: Any) -> Schema:
     return {"not": {}} if schema is False else {}
 
 
-class _Typed:
-    """One function's schemas in the types that Kimi K2.5's declarations know."""
+def _says(key: str, value: Any) -> bool:
+    is_usual = key in _UNTOLD or (key == "additionalProperties" and isinstance(value, bool))
+    return not is_usual and (key, value) != ("default", None)
 
-    def __init__(self, parameters: Schema) -> None:
+
+class _Told:
+    """One function's schemas in the words of a format. What a reference leads to stands in its place the first time."""
+
+    def __init__(self, parameters: Schema, name: str) -> None:
         self._root = parameters
-        self._definitions = [*given(parameters, "$defs", dict).items()]
-        """Those of the root, and what other references lead to."""
-        self._references = {each: each for each in ("#", *(f"#/$defs/{name}" for name, _ in self._definitions))}
-        """References to these, by those that were declared."""
+        self._words, self._hiding = _WORDS[name], _HIDING.get(name, ())
+        self._has_unions = "anyOf" in self._words[""]
+        definitions = given(parameters, "$defs", dict) if self._has_unions else ()
+        self._written = {"#", *(f"#/$defs/{each}" for each in definitions)} if self._has_unions else set[str]()
+        """References that the format writes."""
+        self._seen = {id(parameters): parameters}
+        self._refers = False
 
-    @classmethod
-    def parameters(cls, parameters: Schema) -> Schema:
-        typed = cls(parameters)
-        form = typed._inside(_rooted(parameters))
-        definitions = {name: typed._of(each) for name, each in typed._definitions}  # which grow meanwhile
-        return {**form, "$defs": definitions} if definitions else form
+    def root(self, form: Schema) -> tuple[Schema, Schema]:
+        """What is written of the parameters, and what of the function."""
+        form, note = self._of({"type": "object", **form})
+        defined = {key: note.pop(key) for key in ("$defs", "definitions") if key in note}
+        if self._has_unions and "$defs" in defined:
+            form["$defs"] = {name: _with_note(*self._of(each)) for name, each in defined.pop("$defs").items()}
+        return form, note | (defined if self._refers else {})
 
-    def _of(self, schema: Any) -> Schema:
-        form, note = _fields(schema), dict[str, Any]()
-        form.pop("$defs", None)  # only those of the root are written
-        if not form.keys() & _KINDS:
-            form = merged(form)
-            if "const" in form:
-                form["enum"] = [form.pop("const")]
-            if "oneOf" in form:
-                form["anyOf"] = form.pop("oneOf")
-        if "$ref" in form:
-            form["$ref"] = self._reference(form["$ref"])
-        if "anyOf" in form and form.keys() & {"type", "properties"}:
-            note["anyOf"] = form.pop("anyOf")  # it says more of what is said beside it
-        if form and not form.keys() & _KINDS:
-            kind = next((kind for key, kind in _TYPELESS.items() if key in form), "any")
-            shown = {key: value for key, value in form.items() if key in NOTES | _TYPELESS.keys()}
-            note |= {key: value for key, value in form.items() if key not in shown}
-            form = {"type": kind, **shown}
-        return self._inside(_with_note(form, note))
-
-    def _inside(self, form: Schema) -> Schema:
-        """With what it is made of in these types, too."""
-        form = dict(form)
-        if isinstance(form.get("properties"), dict):
-            form["properties"] = {name: self._of(each) for name, each in form["properties"].items()}
+    def _of(self, schema: Any, level: int = 0) -> tuple[Schema, Schema]:
+        """A schema in these words, and what there are none for."""
+        form = self._resolved(schema, level)
+        choices = [each for each in given(form, "anyOf", list) if each != {"type": "null"}]
+        if len(choices) == 1 < len(form["anyOf"]) and not self._has_unions:
+            del form["anyOf"]
+            return self._of({**form, "nullable": True, "allOf": [*given(form, "allOf", list), *choices]}, level + 1)
+        note = Schema()
+        if "$ref" in form and str(form["$ref"]) not in self._written:
+            note["$ref"] = form.pop("$ref")
+        if (form or note) and not form.keys() & _KINDS:
+            form["type"] = next((kind for key, kind in _TYPELESS.items() if key in form), "any")
+        known = f"{self._words['']} {self._words.get(str(form.get('type')), '')}".split()
+        note |= {key: value for key, value in form.items() if key not in known and _says(key, value)}
+        form = {key: value for key, value in form.items() if key in known}
+        if "anyOf" in form and "type" in form:
+            note["anyOf"] = form.pop("anyOf")
+        if "properties" in form:
+            properties = given(form, "properties", dict)
+            form["properties"] = {name: _with_note(*self._of(each, level + 1)) for name, each in properties.items()}
         if isinstance(form.get("items"), list):
             form["items"] = {"anyOf": form["items"]}
-        for key in ("items", "additionalProperties"):
-            if isinstance(form.get(key), dict):
-                form[key] = self._of(form[key])
-        if "anyOf" in form:
-            form["anyOf"] = [self._of(each) for each in given(form, "anyOf", list)]
+        for key in ("items", "additionalProperties", "anyOf"):
+            inner = form.get(key)
+            told = [
+                self._of(each, level + 1)
+                for each in (inner if isinstance(inner, list) else [inner] if isinstance(inner, dict) else [])
+            ]
+            if any(rest or (key in self._hiding and each.keys() - _SHAPE) for each, rest in told):
+                note[key] = inner
+            if told:
+                form[key] = [each for each, _ in told] if isinstance(inner, list) else told[0][0]
+        self._refers = self._refers or '"$ref"' in json.dumps(note)
+        return form, note
+
+    def _resolved(self, schema: Any, level: int) -> Schema:
+        """With what its references and parts lead to, `const` as `enum`, and, where there is a word for it, `oneOf` as
+        `anyOf`."""
+        form = _fields(schema)
+        parts = {id(part): part for part in parts_of(form, self._root)}
+        is_new = level < _MOST_FOLLOWED and parts.keys().isdisjoint(self._seen)
+        leads = "$ref" not in form or isinstance(referred(self._root, form["$ref"]), dict)
+        if is_new and leads and str(form.get("$ref")) not in self._written:
+            form = merged(form, self._root)
+            self._seen |= parts
+        if "const" in form and "enum" not in form:
+            form["enum"] = [form.pop("const")]
+        if self._has_unions and "oneOf" in form and not form.keys() & _KINDS:
+            form["anyOf"] = form.pop("oneOf")
         return form
-
-    def _reference(self, reference: str) -> str:
-        """To a definition, which is added where it stands elsewhere, or is unknown."""
-        if reference not in self._references:
-            name = re.sub(r"\W", "_", reference.rpartition("/")[2])
-            while f"#/$defs/{name}" in self._references.values():
-                name += "_"
-            self._references[reference] = f"#/$defs/{name}"
-            target = referred(self._root, reference)
-            self._definitions.append((name, {"description": reference} if target is None else target))
-        return self._references[reference]
-
-
-_WRITTEN: Final[Mapping[str, Callable[[Schema], Schema]]] = {
-    "kimi-k2.5": _Typed.parameters,
-    **dict.fromkeys(("gpt-oss", "gemma4", "nemotron-3", "nemotron-3-ultra", "nemotron-3.5"), _rooted),
-}
