@@ -84,7 +84,7 @@ class RolloutOptions(SessionTerms, total=False):
     ordered: bool
     export: Mapping[str, Any] | None
     """Options of `export`."""
-    on_exit: OnExit | Literal["discard"]
+    on_exit: Literal[OnExit, "discard"]
 
 
 class Plan(Request):
@@ -106,7 +106,7 @@ class Plan(Request):
     max_failures: Annotated[float, Field(ge=0, le=1)] = 0.5
     ordered: bool = False
     export: Mapping[str, Any] = {}
-    on_exit: OnExit | Literal["discard"] = "acknowledge"
+    on_exit: Literal[OnExit, "discard"] = "acknowledge"
     session: Mapping[str, Any]
     """Options of `start_group`."""
 
