@@ -18,7 +18,7 @@ import xgrammar
 from tokenizers import Tokenizer
 
 DRAWS = 3
-LONGEST = 400
+LONGEST = 800
 WANDERING = 60
 """Tokens from which on a draw hurries to its end."""
 
