@@ -288,8 +288,7 @@ class _Told:
         form = {key: value for key, value in form.items() if key in known}
         if "anyOf" in form and "type" in form:
             note["anyOf"] = form.pop("anyOf")
-        if "properties" in form:
-            properties = given(form, "properties", dict)
+        if isinstance(properties := form.get("properties"), dict):
             form["properties"] = {name: _with_note(*self._of(each, level + 1)) for name, each in properties.items()}
         if isinstance(form.get("items"), list):
             form["items"] = {"anyOf": form["items"]}
