@@ -14,16 +14,26 @@ SCRIPTS: Final = Path(__file__).parent / "scripts"
 
 
 def start(
-    namespace: Kubectl, script: str, *arguments: str, fleet: str, image: str, knows_namespace: bool = False
+    namespace: Kubectl,
+    script: str,
+    *arguments: str,
+    fleet: str,
+    image: str,
+    knows_namespace: bool = False,
+    node: str | None = None,
 ) -> str:
     """Start the program of `e2e/scripts` in a pod of its own, with the fleet's admin keys at hand; the Job's name.
 
-    A pod knows its namespace from the token of its service account, which most pods here are not given.
+    A pod knows its namespace from the token of its service account, which most pods here are not given. `node`: where
+    it runs.
     """
     name = f"{Path(script).stem}-{secrets.token_hex(3)}"
     text = (SCRIPTS / script).read_text()
     namespace("create", "-f", "-", stdin=json.dumps(_config(name, text)))
-    namespace("create", "-f", "-", stdin=json.dumps(_job(name, list(arguments), fleet, image, token=knows_namespace)))
+    job = _job(name, list(arguments), fleet, image, token=knows_namespace)
+    if node is not None:
+        job["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    namespace("create", "-f", "-", stdin=json.dumps(job))
     return name
 
 

@@ -156,10 +156,13 @@ class Fleet:
         return exported
 
     @contextmanager
-    def traffic(self, *, number: int = 3, retries: int = 2, characters: int = 0) -> Iterator["Traffic"]:
-        """Agents that know of nothing, until the block ends; each session begins with a text of so many characters."""
+    def traffic(
+        self, *, number: int = 3, retries: int = 2, characters: int = 0, node: str | None = None
+    ) -> Iterator["Traffic"]:
+        """Agents that know of nothing, until the block ends; each session begins with a text of so many characters.
+        `node`: where they run."""
         words = ("traffic.py", str(number), str(retries), str(characters))
-        job = agents.start(self.namespace, *words, fleet=self.name, image=self.images.proxy)
+        job = agents.start(self.namespace, *words, fleet=self.name, image=self.images.proxy, node=node)
         self.namespace("wait", f"job/{job}", "--for=jsonpath={.status.ready}=1", "--timeout=240s", seconds=250)
         self.until("agents are under way", lambda: "begun" in self.log(job))
         traffic = Traffic()
@@ -168,7 +171,8 @@ class Fleet:
         told = ("python", "-c", "import os, signal; os.kill(1, signal.SIGUSR1)")
         self.namespace.succeeds("exec", f"job/{job}", "--", *told)
         said = agents.finish(self.namespace, job)
-        traffic.answered, traffic.errors, traffic.slowest = said["answered"], said["errors"], said["slowest"]
+        traffic.answered, traffic.errors, traffic.at = said["answered"], said["errors"], said["at"]
+        traffic.slowest = said["slowest"]
 
     def log(self, job: str) -> str:
         try:
@@ -183,6 +187,8 @@ class Traffic:
 
     answered: dict[str, list[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    """Of these, in seconds since the epoch."""
     slowest: float = 0
 
     def lost(self, kept: dict[str, list[str]]) -> dict[str, set[str]]:

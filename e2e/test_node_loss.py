@@ -1,6 +1,7 @@
 """A node is gone, with a proxy on it, and comes back."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ pytestmark = [pytest.mark.alone, pytest.mark.full, pytest.mark.timeout(900)]
 
 HOST: Final = "kubernetes.io/hostname"
 WAYS: Final = {"power": faults.lost, "frozen": faults.frozen}
+WITHIN: Final = 60
+"""Seconds from a node's loss to the last error of a session that has nothing to do with it."""
 SOON_GIVEN_UP: Final = {
     "key": "node.kubernetes.io/unreachable",
     "operator": "Exists",
@@ -78,6 +81,45 @@ def test_a_proxy_that_kubernetes_gave_up_with_its_node_is_made_anew_where_its_vo
         name: uid for name, uid in there.items() if name != away
     }
     assert kept(fleet) == in_order(before | meanwhile)
+
+
+def test_agents_of_other_proxies_go_on_within_a_minute(
+    operator: Operator, record: Record, namespace: Kubectl, images: Images, nodes: tuple[str, str]
+) -> None:
+    """With the node go the operator that acts, a gateway, an engine and a proxy."""
+    operator.install("--reset-then-reuse-values", "--set", "replicas=2")
+    fleet = Fleet(namespace, images, spec={"gateway": {"replicas": 2}, "engine": {"replicas": 2}}).make()
+    goes = node_of_the_operator(fleet, nodes)
+    assert {"proxy", "gateway", "engine"} <= components_on(fleet, goes)
+    (stays,) = set(nodes) - {goes}
+    away = fleet.proxy_on(goes)
+
+    with fleet.traffic(number=12, node=stays) as traffic, faults.lost(record, goes):
+        lost_at = time.time()
+        until_named(fleet, away)
+        fleet.until("agents have gone on for a while", lambda: time.time() > lost_at + WITHIN + 60)
+    fleet.until_ready()
+
+    late = [error for error, at in zip(traffic.errors, traffic.at, strict=True) if at > lost_at + WITHIN]
+    of_the_lost = f"s{away.rpartition('-')[2]}-"
+    assert [error for error in late if not error.startswith(of_the_lost)] == []
+    assert len(traffic.answered) > 12
+    assert traffic.lost(fleet.export(2)) == {}
+
+
+def node_of_the_operator(fleet: Fleet, nodes: tuple[str, str]) -> str:
+    """Where the one that acts runs."""
+    (lease,) = (each for each in fleet.namespace.get("leases")["items"] if "rolloutfleet" in each["metadata"]["name"])
+    pods = fleet.namespace.get("pods", "--selector=app.kubernetes.io/name=rolloutfleet-operator")["items"]
+    holder = lease["spec"]["holderIdentity"]
+    (node,) = (pod["spec"]["nodeName"] for pod in pods if holder.startswith(pod["metadata"]["name"]))
+    assert node in nodes and {pod["spec"]["nodeName"] for pod in pods} == set(nodes)
+    return str(node)
+
+
+def components_on(fleet: Fleet, node: str) -> set[str]:
+    pods = fleet.namespace.get("pods", f"--selector=rolloutfleet.dev/fleet={fleet.name}")["items"]
+    return {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods if pod["spec"]["nodeName"] == node}
 
 
 def spread_over(operator: Operator, fleet: Fleet, stays: str) -> Fleet:

@@ -4,7 +4,8 @@ An agent knows nothing of proxies: the stock client, streamed and not in turn. R
 its own default is 2. Each session begins with a text of so many CHARACTERS, unlike any other. Whoever starts sessions
 and rewards them is not an agent: that is tried until it works.
 
-Prints, as its last line: {"answered": {session: [turn, …]}, "errors": [text, …], "slowest": seconds of a call}.
+Prints, as its last line: {"answered": {session: [turn, …]}, "errors": [text, …], "at": [when, …] of these in seconds
+since the epoch, "slowest": seconds of a call}.
 """
 
 import json
@@ -24,6 +25,7 @@ admin = {"Authorization": f"Bearer {Path('/etc/rolloutfleet/keys/admin-keys').re
 stop = threading.Event()
 answered: dict[str, list[str]] = {}
 errors: list[str] = []
+at: list[float] = []
 slowest = 0.0
 
 
@@ -61,13 +63,15 @@ def session(number: int, serial: int) -> None:
             try:
                 name, text = call(agent, messages, streamed=turn % 2 == 1)
             except openai.OpenAIError as error:
+                at.append(time.time())
                 errors.append(f"{started['session_id']} turn {turn} after {time.monotonic() - began:.1f} s: {error!r}")
                 break
             slowest = max(slowest, time.monotonic() - began)
             seen.append(name)
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
             time.sleep(0.2)
-    tell(f"/sessions/{started['session_id']}/reward", {"reward": 1.0})
+    if seen:  # of a session without a turn nothing can be rewarded
+        tell(f"/sessions/{started['session_id']}/reward", {"reward": 1.0})
 
 
 def go_on(number: int) -> None:
@@ -77,6 +81,7 @@ def go_on(number: int) -> None:
             session(number, serial)
             serial += 1
     except Exception as error:
+        at.append(time.time())
         errors.append(f"agent {number}: {error!r}")
 
 
@@ -89,4 +94,4 @@ while not stop.wait(1):
     pass
 for thread in threads:
     thread.join()
-print(json.dumps({"answered": answered, "errors": errors, "slowest": round(slowest, 1)}))
+print(json.dumps({"answered": answered, "errors": errors, "at": at, "slowest": round(slowest, 1)}))
