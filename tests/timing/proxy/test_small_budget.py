@@ -15,7 +15,8 @@ from rolloutfleet.spec import MEMORY_LIMIT_FACTOR
 
 BUDGET = 512 << 20
 ONE_TEXT = [{"role": "user", "content": "word " * 12_000_000}]
-MANY_TEXTS = [{"role": ("user", "assistant")[index % 2], "content": "word " * 20} for index in range(450_001)]
+MANY_TEXTS = [{"role": ("user", "assistant")[index % 2], "content": "word " * 60} for index in range(170_001)]
+"""With nearly as many JSON values as a body may have."""
 
 
 @pytest.fixture
