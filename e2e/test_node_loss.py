@@ -108,7 +108,7 @@ def test_agents_of_other_proxies_go_on_within_a_minute(
 
 
 def node_of_the_operator(fleet: Fleet, nodes: tuple[str, str]) -> str:
-    """Where the one that acts runs."""
+    """The node of the one that acts."""
     (lease,) = (each for each in fleet.namespace.get("leases")["items"] if "rolloutfleet" in each["metadata"]["name"])
     pods = fleet.namespace.get("pods", "--selector=app.kubernetes.io/name=rolloutfleet-operator")["items"]
     holder = lease["spec"]["holderIdentity"]

@@ -20,7 +20,7 @@ class Source(Protocol):
     """
 
     live: bool
-    """Whether what it shows goes on: that of a fleet does while it is `running`."""
+    """True where what it shows goes on: that of a fleet does while it is `running`."""
 
     def seen(self) -> None:
         """Somebody looks on."""

@@ -145,7 +145,7 @@ class ObservedOtherPod:
         )
 
     def is_late(self, now: float) -> bool:
-        """Whether it is not Ready for longer than a start takes: before its container runs, or while that starts up."""
+        """True of one not Ready for longer than a start takes: before its container runs, or while that starts up."""
         starts_up = self.container.running and not self.container.started
         return self.is_unready_for(LOADED_WITHIN if starts_up else READY_WITHIN, now)
 
@@ -316,8 +316,8 @@ class ObservedDeployment:
         return self.is_rolled_out(wanted) and self.ready == wanted
 
     def is_overdue(self, since: float, now: float) -> bool:
-        """Whether the update that began then has lasted longer than its pods need one after another, or than it takes
-        to find room for them."""
+        """True where the update that began then has lasted longer than its pods need one after another, or than it
+        takes to find room for them."""
         return now - since > (READY_WITHIN if self.failed_create else LOADED_WITHIN) * (self.replicas + 1)
 
 

@@ -112,8 +112,8 @@ def _is_due(deployment: ObservedDeployment, part: str, spec: FleetSpec, observed
 
 
 def _is_stuck(deployment: ObservedDeployment, since: float, now: float) -> bool:
-    """Whether it has had its time, or has a new pod that time alone won't start or that is late: then it gives its slot
-    up."""
+    """True where it has had its time, or has a new pod that time alone won't start or that is late: then it gives its
+    slot up."""
     new = [pod for pod in deployment.pods if pod.created >= since]
     fails = any(pod.container.waiting in CANT_START or pod.is_late(now) for pod in new)
     return fails or deployment.is_overdue(since, now)

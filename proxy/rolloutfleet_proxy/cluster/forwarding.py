@@ -289,7 +289,7 @@ class _Ending:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """What can be ended. Raises the reason."""
+        """A context around what can be ended. Raises the reason."""
         try:
             yield
         except asyncio.CancelledError:

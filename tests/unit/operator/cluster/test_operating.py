@@ -664,7 +664,7 @@ async def test_a_machine_that_was_suspended_writes_no_further_child_before_it_ha
         Evict(pod="math-proxy-0", uid="1", why=""),
     ],
 )
-async def test_who_may_not_act_any_more_disturbs_no_proxy(server: ApiServer, action: Action) -> None:
+async def test_an_operator_that_may_not_act_any_more_disturbs_no_proxy(server: ApiServer, action: Action) -> None:
     def lost() -> None:
         raise LeaseLost
 
