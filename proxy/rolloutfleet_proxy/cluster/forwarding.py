@@ -50,6 +50,8 @@ from rolloutfleet_proxy.telemetry.request_ids import PASSED_TO, request_id
 _SMALL: Final = 64 << 10
 """Bytes up to which a body is read before its call is passed on, which then takes one write."""
 
+_GIVEN_UP: Final = "it is lost, or has been silent for a minute"
+
 
 class ClientLeft(Exception):
     """The caller closed the connection."""
@@ -258,11 +260,10 @@ async def pass_on(
     ending = _Ending()
     leaving = asyncio.create_task(upload.left())
     leaving.add_done_callback(lambda left: None if left.cancelled() else ending.end(ClientLeft()))
-    given_up = OwnerUnavailable(ordinal, "it is lost, or has been silent for a minute")
     # Of who leaves sooner the owner gets no whole request.
     with (
         peers.callers.waits(alike, lambda: closed() and upload.is_read),
-        peers.awaited(ordinal, lambda: ending.end(given_up)),
+        peers.awaited(ordinal, lambda: ending.end(OwnerUnavailable(ordinal, _GIVEN_UP))),
     ):
         try:
             # The connection is closed where this ends, and the system told before it goes on: a retry comes behind it.
@@ -304,14 +305,7 @@ async def _small_body(scope: Scope, receive: Receive, *, limit: int) -> bytes | 
     """The whole of a small body; None for any other, which passes as it comes. Raises BodyTooLarge, ClientLeft."""
     if not 0 < _declared(scope["headers"], limit=limit) <= _SMALL:
         return None
-    pieces, more = list[bytes](), True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        pieces.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(pieces)
+    return b"".join([piece async for piece in _Upload(receive, None, limit=limit).chunks()])
 
 
 async def _pass(peers: Peers, ordinal: int, scope: Scope, upload: "_Upload", send: Send, receipt: str | None) -> None:
@@ -371,7 +365,7 @@ class _Upload:
     def data(self, headers: Headers) -> AsyncIterator[bytes] | bytes | None:
         """The body in aiohttp's terms; None for a request that has none."""
         if self.body is None and has_body(headers):
-            return self._chunks()
+            return self.chunks()
         self._read.set()
         return self.body
 
@@ -381,7 +375,8 @@ class _Upload:
         while not self._gone:
             self._gone = (await self.receive())["type"] == "http.disconnect"
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises BodyTooLarge, ClientLeft."""
         size, more = 0, True
         try:
             while more:
