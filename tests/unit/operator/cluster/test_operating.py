@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from itertools import pairwise
 from typing import Any
 
@@ -272,14 +272,20 @@ async def test_a_volume_that_other_nodes_reach_leaves_its_proxy_to_drains(server
         assert "NodeCordoned" not in fleet.problems()
 
 
+def forbidden(*kinds: str) -> Callable[[str, Place, Any], None]:
+    """Refuses what is asked of these kinds, as to an operator without the right."""
+
+    def refuse(method: str, place: Place, _body: Any) -> None:
+        if place.kind in kinds:
+            raise Refusal(403, "Forbidden", "not yours")
+
+    return refuse
+
+
 async def test_node_local_is_taken_from_the_spec_where_volumes_may_not_be_read(
     server: ApiServer, fleet: FleetThere
 ) -> None:
-    def refuse(method: str, place: Place, _body: Any) -> None:
-        if place.kind in ("PersistentVolume", "Node"):
-            raise Refusal(403, "Forbidden", "not yours")
-
-    server.refusing.append(refuse)
+    server.refusing.append(forbidden("PersistentVolume", "Node"))
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)
         on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
@@ -291,11 +297,7 @@ async def test_node_local_is_taken_from_the_spec_where_volumes_may_not_be_read(
 
 
 async def test_a_volume_is_read_once_the_right_to_it_is_given(server: ApiServer, fleet: FleetThere) -> None:
-    def refuse(method: str, place: Place, _body: Any) -> None:
-        if place.kind == "PersistentVolume":
-            raise Refusal(403, "Forbidden", "not yours")
-
-    server.refusing.append(refuse)
+    server.refusing.append(forbidden("PersistentVolume"))
     async with operating(server) as operator:
         await comes_true(lambda: fleet.children() == CHILDREN)
         on_a_cordoned_node(server, fleet, label="kubernetes.io/hostname")
