@@ -43,7 +43,7 @@ def test_indented_code_is_told_as_it_was_sampled(models: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_format_writes_is_told_and_written_again(models: Path, name: str) -> None:
+def test_text_that_a_format_writes_is_told_and_written_again(models: Path, name: str) -> None:
     model, compared = chat_format(name, models), 0
     _, args = _thinking(name, model, _calls(name))
     prompt = model.prompt(ASKED, args, []).ids
