@@ -19,10 +19,9 @@ from rolloutfleet_proxy.tokens.argument_values import parameter_schema, refuse_c
 
 _CALLABLE_NAME: Final = re.compile(r"[^\s<>{}\"\ud800-\udfff]{1,256}")
 """Names of functions that a reply may call."""
-_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)?', re.DOTALL)
+_STRINGS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)?', re.DOTALL)
 """Strings of JSON; the first group is a quotation mark where one has ended."""
-_NAME: Final = re.compile(r'[\s,]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
-"""The name of a member of an object that is JSON."""
+_MEMBER_NAME: Final = re.compile(r'[\s,]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 _FENCE: Final = re.compile(r"```(?:json)?([\s\S]*)```")
 _KIMI_ID: Final = re.compile(r"([^\s:]+)(:[0-9]{1,9})?")
 _MARK: Final = re.compile("[\ud800-\udfff]")
@@ -77,9 +76,9 @@ class CallReader(ABC):
     def read(self, body: str, declared: Parameters, plain: Plain) -> list[Piece]:
         """The body's pieces. Raises ValueError or RecursionError where it is no call."""
 
-    def is_open(self, body: str) -> bool:
-        """Whether an end mark behind this stands within an argument."""
-        return any(string[1] != '"' for string in _STRINGS.finditer(body))
+    def is_open(self, text: str, *, within: bool) -> bool:
+        """Whether an end mark behind a text of a block stands within an argument; `within`: the text begins in one."""
+        return any(string[1] != '"' for string in _STRINGS.finditer(f'"{text}' if within else text))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def json_object(text: str) -> dict[str, str]:
         raise ValueError("not an object")
     found: dict[str, str] = {}
     at = 1
-    while name := _NAME.match(text, at):
+    while name := _MEMBER_NAME.match(text, at):
         _, at = _DECODER.raw_decode(text, name.end())
         found[_DECODER.raw_decode(name[1])[0]] = text[name.end() : at]
     return found
@@ -314,9 +313,9 @@ class SpelledCalls(CallReader):
             raise ValueError("an argument without its end")
         return closes[-1]
 
-    def is_open(self, body: str) -> bool:
-        tags = [tag.lastgroup for tag in self._tags.finditer(body) if tag.lastgroup in ("open", "close")]
-        return tags[-1:] == ["open"]
+    def is_open(self, text: str, *, within: bool) -> bool:
+        tags = [tag.lastgroup for tag in self._tags.finditer(text) if tag.lastgroup in ("open", "close")]
+        return tags[-1] == "open" if tags else within
 
 
 def _joined(written: Mapping[str, str]) -> str:
@@ -370,5 +369,5 @@ class GemmaCalls(CallReader):
         arguments = arguments_of(self._parts.sub(written, brace + arguments))
         return [Piece("call", body, call_of(plain(name).removeprefix("call:").strip(), arguments))]
 
-    def is_open(self, body: str) -> bool:
-        return body.count(self.quote) % 2 == 1
+    def is_open(self, text: str, *, within: bool) -> bool:
+        return (text.count(self.quote) + within) % 2 == 1

@@ -14,7 +14,7 @@ from rolloutfleet_proxy.tokens.call_reading import JsonCalls, Kind, Piece, Writt
 from rolloutfleet_proxy.tokens.call_syntax import Around, Syntax
 from rolloutfleet_proxy.tokens.reply_text import Alphabet
 
-_MOST_HELD: Final = 16
+_MOST_HELD: Final = 128
 """Ends within arguments after which a block ends at the first: to look for the right one must not cost a square."""
 _FUNCTION: Final = re.compile(r"to=functions\.([^\s<\ud800-\udfff]+)")
 _JSON: Final = JsonCalls(("args", "arguments", "parameters"))
@@ -190,15 +190,15 @@ class TaggedParser(ReplyParser):
             if final:
                 self._take_as_text(len(self._text))
             return final
-        body, behind = self._text[len(begin) : end], end + len(end_mark)
-        if calls.is_open(body) and len(self._held) < _MOST_HELD:
+        behind, since = end + len(end_mark), self._held[-1] if self._held else len(begin)
+        if len(self._held) < _MOST_HELD and calls.is_open(self._text[since:end], within=bool(self._held)):
             self._held.append(behind)
             self._searched = behind
             return True
         try:
             if not calls.quotes and any(self._text[place:].lstrip().startswith(begin) for place in self._held):
                 raise ValueError("another call begins in it")
-            read = calls.read(body, self._tools, self._plain)
+            read = calls.read(self._text[len(begin) : end], self._tools, self._plain)
         except (ValueError, RecursionError):
             self._take_as_text(behind)
             return True
@@ -314,10 +314,12 @@ class MessagesParser(ReplyParser):
 
     def _call(self, head: str, start: int, final: bool) -> bool:
         first = end = self._first(self._stops, start)
+        since = start
         for _ in range(_MOST_HELD):
-            if self._text[end : end + 1] in ("", self._start) or not _JSON.is_open(self._text[start:end]):
+            is_open = _JSON.is_open(self._text[since:end], within=since > start)
+            if self._text[end : end + 1] in ("", self._start) or not is_open:
                 break
-            end = self._first(self._stops, end + 1)
+            since, end = end, self._first(self._stops, end + 1)
         mark, call = self._text[end : end + 1], None
         if not mark and not final:
             return False

@@ -73,8 +73,8 @@ CHAT_FORMATS = [
         "a-mark-in-an-argument-ends-its-call",
         Promise.READING,
         PROXY,
-        "if calls.is_open(",
-        "if False and calls.is_open(",
+        "_MOST_HELD and calls.is_open(",
+        "_MOST_HELD and False and calls.is_open(",
         ("tokens/test_call_reading.py::test_an_end_mark_in_an_argument_ends_nothing",),
     ),
     Fault(

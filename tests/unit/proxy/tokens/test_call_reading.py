@@ -106,7 +106,10 @@ def test_an_end_mark_in_an_argument_ends_nothing(models: Path, name: str, end: s
     before, _, behind = model.vocabulary.decode(calling(name, model, args, "Oslo BREAK Rome")).partition("BREAK")
     first, last = (model.vocabulary.encode(text, add_special_tokens=False) for text in (before, behind))
     mark = byte_ids(model.vocabulary, end) if spelled else model.vocabulary.encode(end, add_special_tokens=False)
-    assert json.loads(arguments_read(model, args, [*first, *mark, *last])) == {"v": f"Oslo {end} Rome"}
+    for count in (1, 100):
+        assert json.loads(arguments_read(model, args, [*first, *mark * count, *last])) == {
+            "v": f"Oslo {end * count} Rome"
+        }
 
 
 @pytest.mark.parametrize(("name", "mark"), [("gemma4", '<|"|>'), ("deepseek-v4", "</\uff5cDSML\uff5cparameter>")])
