@@ -7,13 +7,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from renderers.base import ToolCallParseStatus
 from tests.unit.proxy.tokens.models.families import FAMILIES, VARIANTS, chat_format
 from tests.unit.proxy.tokens.models.measuring import ASKED, _replies
@@ -99,6 +97,19 @@ def _usual(name: str, model: ChatFormat) -> list[list[int]]:
     ]
 
 
+@cache
+def _blocks(name: str, model: ChatFormat) -> list[tuple[tuple[str, Any], str]]:
+    """Each call of `CALLS`, with the text that it is written with."""
+    found = []
+    for call in chain(*CALLS):
+        for ids in _replies(name, model, ARGS, "", [call], spelled=False):
+            reader = model.reader(_prompt(model), ARGS, seed=b"a")
+            parser = reader.parser()
+            pieces = [*parser.feed(reader.alphabet.text(ids)), *parser.finish()]
+            found.append((call, "".join(piece.text for piece in pieces if piece.kind == "call").strip()))
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_replies_as_a_format_writes_them_are_read_alike(models: Path, name: str) -> None:
     model = chat_format(name, models)
@@ -145,18 +156,13 @@ def test_replies_that_went_wrong_are_read_alike_but_for_what_is_listed(models: P
     model, family = chat_format(name, models), (FAMILIES | VARIANTS)[name]
     marks = [*family.special, *family.plain, *family.marks]
 
-    @settings(deadline=None, max_examples=40, derandomize=True)
-    @given(st.integers(0, 2**63))
-    def check(seed: int) -> None:
+    for seed in range(100):  # the same ones each time: few of these differences are worth a kind of their own
         output = _gone_wrong(random.Random(seed), model, marks, _usual(name, model))
         now, before = here(model, output), there(model, output)
-        assert now == before or any(kind(now, before) for kind in KINDS), (
-            model.vocabulary.decode(output),
-            now,
-            before,
-        )
-
-    check()
+        said = (model.vocabulary.decode(output), now, before)
+        assert now == before or any(kind(now, before) for kind in KINDS), said
+        for call, text in _blocks(name, model):
+            assert now.calls.count(call) >= min(said[0].count(text), before.calls.count(call)), said
 
 
 def _gone_wrong(
@@ -181,7 +187,9 @@ def _gone_wrong(
 def says_more(now: Read, before: Read) -> bool:
     """Words beside calls, which `renderers` drops, or a call that lost something, which is text: nothing that was said
     is missing."""
-    return len(now.said) > len(before.said) and len(now.calls) <= len(before.calls)
+    return (len(now.said), -len(now.calls)) > (len(before.said), -len(before.calls)) and len(now.calls) <= len(
+        before.calls
+    )
 
 
 def types_arguments(now: Read, before: Read) -> bool:
@@ -205,4 +213,24 @@ def drops_marks_alone(now: Read, before: Read) -> bool:
     return now.calls == before.calls and "<" in before.said and len(now.said) < len(before.said)
 
 
-KINDS = (says_more, types_arguments, reads_more_calls, takes_no_thought_for_granted, drops_marks_alone)
+def names_arguments(now: Read, before: Read) -> bool:
+    """A call with an argument without a name, or whose name has marks in it, is text."""
+    keys = [key for _, arguments in before.calls for key in arguments]
+    return any(not key or "<" in key for key in keys) and len(now.calls) <= len(before.calls)
+
+
+def drops_labels(now: Read, before: Read) -> bool:
+    """Gemma 4: the label of a thought is no part of it."""
+    same = (now.content, now.calls) == (before.content, before.calls)
+    return same and now.reasoning == before.reasoning.removeprefix("thought")
+
+
+KINDS = (
+    says_more,
+    types_arguments,
+    reads_more_calls,
+    takes_no_thought_for_granted,
+    drops_marks_alone,
+    names_arguments,
+    drops_labels,
+)
