@@ -30,7 +30,6 @@ DEEPEST: Final = 63
 """Levels of a value that is taken as JSON: with the object of all arguments, as many as a history may hold."""
 
 PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
-"""Python's spelling of JSON's words, which some templates write."""
 
 _MOST_STEPS: Final = 20_000
 """Schemas that are looked at for one argument. References multiply, and past this a schema allows everything."""

@@ -29,9 +29,6 @@ _FILES = [*_NEEDED, "tokenizer_config.json", "special_tokens_map.json", "chat_te
 _NO_LIMIT = 10**9
 
 
-_LONGEST_SAID = 200
-
-
 class ModelUnreadable(Exception):
     """A model's files are missing, unreadable, or of no known chat format."""
 
@@ -83,7 +80,7 @@ class _Generation(Extension):
 
 
 def _refuse(message: str) -> NoReturn:
-    said = str(message).strip()[:_LONGEST_SAID].rstrip(".")
+    said = str(message).strip()[:200].rstrip(".")
     raise TemplateRefusal(f"the model's chat template refuses it with the words {said!r}")
 
 

@@ -256,24 +256,23 @@ class _Said:
         self.sent: list[str] = []
         self.lead = ""
         """What the template writes before what comes next."""
-        self._held: list[str] = []
-        """White space at the end so far."""
+        self._space: list[str] = []
 
     def add(self, text: str) -> str:
         """What is certain of this text and of what was held back before it."""
         while text and self.lead:
             text, self.lead = (text[1:], self.lead[1:]) if text[0] == self.lead[0] else (text, "")
-        self._held.append(text)
+        self._space.append(text)
         if not text or text.isspace():
             return ""
-        text = "".join(self._held)
+        text = "".join(self._space)
         kept = text.rstrip()
-        self._held = [text[len(kept) :]]
+        self._space = [text[len(kept) :]]
         return kept
 
     def end(self, own: str) -> str:
         """What is certain where this ends, and `own` is what the template writes next."""
-        held = "".join(self._held)
+        held = "".join(self._space)
         kept = held[: len(held) - parsers.overlap(held, f"{own}\0")]
-        self._held = [held[len(kept) :]]
+        self._space = [held[len(kept) :]]
         return kept

@@ -41,12 +41,7 @@ log = logging.getLogger(__name__)
 _KEPT_RENDERERS = 16
 _LONGEST_KEPT = 4096
 """Characters of template arguments for which a renderer is kept: their number alone would not bound what they take."""
-_LOOKED_THROUGH = 1024
-"""Ids that are searched in one go."""
 _KWARGS = "chat_template_kwargs"
-_LONGEST_NAME = 100
-_OWN_WORDS = ("value_error", "assertion_error")
-"""Kinds of errors that `renderers` words itself."""
 _REFUSALS = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
 """Errors of a renderer that is given what it has no form for."""
 _config_of = TypeAdapter(RendererConfig).validate_python
@@ -115,8 +110,6 @@ class ChatFormat:
         except Exception as error:  # of any kind: gpt-oss, for one, fetches its vocabulary here
             raise Unrenderable(f"the chat format {renderer} doesn't fit {vocabulary.name_or_path}: {error}") from error
         self.stop_token_ids: list[int] = list(self._renderer.get_stop_token_ids())
-        self._is_stop = np.isin(np.arange(max(self.stop_token_ids, default=0) + 2), self.stop_token_ids)
-        """Its last row stands for all ids beyond it."""
         self._kept = lru_cache(_KEPT_RENDERERS)(self._renderer_of)
         self._replies = ReplyFormat(renderer, vocabulary, self.stop_token_ids)
         self.grammar = ReplyGrammar(self._replies, vocabulary, self.stop_token_ids)
@@ -221,9 +214,8 @@ class ChatFormat:
         text = normalize("NFC", self.vocabulary.decode(ids)) if found else ""  # as many tokenizers do
         for index, message in found:
             if normalize("NFC", message["content"]).strip() not in text:
-                place = f"messages[{index}]"
-                said = f"drops what {place} says: say it in the first message, or as a user"
-                raise Unrenderable(f"the chat format {self.name} {said}", param=f"{place}.content")
+                said = f"drops what messages[{index}] says: say it in the first message, or as a user"
+                raise Unrenderable(f"the chat format {self.name} {said}", param=f"messages[{index}].content")
 
     def _written(self, messages: Sequence[Message], args: TemplateArgs = NO_ARGS) -> str | None:
         try:
@@ -334,7 +326,8 @@ class ChatFormat:
 
     def _wrong_argument(self, error: ValidationError, kwargs: Mapping[str, Any]) -> Unrenderable:
         first = error.errors()[0]
-        theirs = str(first["ctx"]["error"]) if first["type"] in _OWN_WORDS else ""
+        is_theirs = first["type"] in ("value_error", "assertion_error")  # which `renderers` words itself
+        theirs = str(first["ctx"]["error"]) if is_theirs else ""
         named = first["loc"] or [name for name in kwargs if name in theirs] or list(kwargs)
         wrong = what_is_wrong(first)
         if theirs:
@@ -344,7 +337,7 @@ class ChatFormat:
 
     def _unknown_argument(self, kwargs: Mapping[str, Any]) -> Unrenderable:
         known = type(self._config).template_field_names()
-        unknown = next((name[:_LONGEST_NAME] for name in kwargs if name not in known), None)
+        unknown = next((name[:100] for name in kwargs if name not in known), None)
         if unknown is None or self._config._allow_opaque_template_kwargs:
             return Unrenderable(f"the chat format {self.name} does not take these: leave them out", param=_KWARGS)
         takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
@@ -361,12 +354,9 @@ class ChatFormat:
 
     def _last_stop(self, ids: Sequence[int]) -> int | None:
         """Position of the last of the stop tokens; None where there is none."""
-        for end in range(len(ids), 0, -_LOOKED_THROUGH):  # it is mostly near the end
-            some = np.asarray(ids[max(0, end - _LOOKED_THROUGH) : end], np.int32)
-            found = self._is_stop.take(some.view(np.uint32), mode="clip")[::-1]
-            if found[behind := int(found.argmax())]:
-                return end - 1 - behind
-        return None
+        written = np.asarray(ids, np.int32)
+        found = ((written == each).nonzero()[0] for each in self.stop_token_ids)
+        return max((int(places[-1]) for places in found if len(places)), default=None)
 
 
 def _bridged(bridge: Callable[..., Any], tail: list[int], output: list[int]) -> list[int] | None:

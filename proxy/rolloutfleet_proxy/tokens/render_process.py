@@ -22,7 +22,6 @@ from rolloutfleet_proxy.tokens.quirks import Unrenderable
 from rolloutfleet_proxy.tokens.render import Ask
 
 _IDLE_SECONDS = 300.0
-_ATTEMPTS = 2
 
 
 class RenderProcessFailed(Exception):
@@ -47,7 +46,7 @@ class RenderProcess:
     def rendered(self, ask: Ask) -> array[int] | None:
         """`ChatFormat.rendered`. Raises RenderProcessFailed as well."""
         with self._lock:
-            for _ in range(_ATTEMPTS):
+            for _ in range(2):
                 if self._stopped:
                     raise RenderProcessFailed("the helper process was stopped")
                 with contextlib.suppress(OSError, EOFError):

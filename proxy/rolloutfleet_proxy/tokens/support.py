@@ -32,8 +32,7 @@ _TOOL = {"name": "w51rd", "description": "w52rd", "parameters": {"type": "object
 TOLD: Final = TemplateArgs([{"type": "function", "function": _TOOL}])
 """A tool that a format is tried with."""
 
-Writes = Callable[[Sequence[Message], TemplateArgs], bool]
-"""Whether a format can write these."""
+CanWrite = Callable[[Sequence[Message], TemplateArgs], bool]
 
 LONGEST_SEARCHED: Final = 100_000
 """Letters of a conversation and its tools."""
@@ -41,7 +40,7 @@ _FIELDS_TRIED: Final = 16
 _FRAME: Final = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that give a message its place in a conversation."""
 WHAT_TO_WRITE = {
-    "parameters": "the parameters of a function must be a JSON schema of an object",
+    "parameters": "the parameters of a function must be a JSON schema of an object, its descriptions text",
     "description": "the description of a function must be text",
 }
 """Fields of a function that a format may refuse."""
@@ -117,7 +116,7 @@ def _changed(messages: Sequence[Message]) -> Iterator[tuple[int, str, Message]]:
         yield index, "content", {**messages[index], "content": "w55rd"}
 
 
-def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
+def place_of_fault(writes: CanWrite, messages: Sequence[Message], args: TemplateArgs) -> str:
     """The path of what is refused (`messages[3].tool_calls`); `messages` where no single message is at fault."""
     if len(str(messages)) + len(str(args.tools)) > LONGEST_SEARCHED:
         return "messages"
@@ -137,7 +136,7 @@ def place_of_fault(writes: Writes, messages: Sequence[Message], args: TemplateAr
     return _in_messages(writes, messages, args)
 
 
-def _in_messages(writes: Writes, messages: Sequence[Message], args: TemplateArgs) -> str:
+def _in_messages(writes: CanWrite, messages: Sequence[Message], args: TemplateArgs) -> str:
     bare = [{name: value for name, value in message.items() if name in _FRAME} for message in messages]
     # Where not even these are written, the order of messages may be at fault, or a message whole. What is cut off may
     # have been needed as well.

@@ -28,8 +28,6 @@ T = TypeVar("T", list[Any], dict[str, Any])
 TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
 NOTES: Final = frozenset({"description", "title", "default", "examples", "$schema", "$defs", "definitions"})
 """Keywords that say nothing of which values are allowed."""
-_VALUES: Final = frozenset({"const", "default"})
-"""Keywords whose null is a value."""
 _MOST_PARTS: Final = 200
 """Parts of one schema; others are left out."""
 ANY_OBJECT: Final[Schema] = {"type": "object"}
@@ -46,8 +44,6 @@ _TYPELESS: Final = {"properties": "object", "additionalProperties": "object", "r
 """The type of a schema that names none, by its first keyword of these."""
 _MOST_FOLLOWED: Final = 16
 """Levels of a schema down to which references are followed: gpt-oss' library reads no more than some sixty."""
-_SHAPE: Final = _KINDS | _TYPELESS.keys()
-"""What is written of a schema wherever it stands."""
 _UNTOLD: Final = ("title", "$schema", "$id", "$comment")
 """What is left out where a format has no word for it."""
 _UNREAD: Final = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties")
@@ -67,7 +63,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """What a format writes of every schema, and of one of a type."""
 _HIDING: Final = {"gpt-oss": ("items",), "kimi-k2.5": ("anyOf", "additionalProperties")}
-"""Keywords of whose schemas a format writes no more than the shape."""
+"""Keywords of whose schemas a format writes no more than `_KINDS` and `_TYPELESS`."""
 
 
 def parts_of(schema: Any, root: Any = None) -> list[Schema]:
@@ -100,7 +96,8 @@ def merged(schema: Schema, root: Any = None) -> Schema:
 
 
 def without_nulls(schema: Schema) -> Schema:
-    return {key: value for key, value in schema.items() if value is not None or key in _VALUES}
+    """The schema without keywords that are null, where that is no value."""
+    return {key: value for key, value in schema.items() if value is not None or key in ("const", "default")}
 
 
 def referred(root: Any, reference: Any) -> Any:
@@ -181,10 +178,9 @@ class _Relaxing:
         return {"anyOf": choices} if len(choices) > 1 else choices[0]
 
     def _inner(self, kind: str, form: Schema, within: tuple[int, ...]) -> Schema:
-        if kind == "object":
-            return self._object(form, within)
-        has_items = kind == "array" and isinstance(form.get("items"), dict)
-        return {"items": self._relaxed(form["items"], within)} if has_items else {}
+        if kind == "array" and isinstance(form.get("items"), dict):
+            return {"items": self._relaxed(form["items"], within)}
+        return self._object(form, within) if kind == "object" else {}
 
     def _object(self, form: Schema, within: tuple[int, ...]) -> Schema:
         others: Any = True if "patternProperties" in form else form.get("additionalProperties")
@@ -240,9 +236,7 @@ def _rooted(parameters: Schema) -> Schema:
 
 
 def _fields(schema: Any) -> Schema:
-    if isinstance(schema, dict):
-        return without_nulls(schema)
-    return {"not": {}} if schema is False else {}
+    return without_nulls(schema) if isinstance(schema, dict) else {"not": {}} if schema is False else {}
 
 
 def _says(key: str, value: Any) -> bool:
@@ -261,7 +255,6 @@ class _Told:
         self._written = {"#", *(f"#/$defs/{each}" for each in definitions)} if self._has_unions else set[str]()
         """References that the format writes."""
         self._seen = {id(parameters): parameters}
-        self._refers = False
 
     def root(self, form: Schema) -> tuple[Schema, Schema]:
         """What is written of the parameters, and what of the function."""
@@ -269,7 +262,8 @@ class _Told:
         defined = {key: note.pop(key) for key in ("$defs", "definitions") if key in note}
         if self._has_unions and "$defs" in defined:
             form["$defs"] = {name: _with_note(*self._of(each)) for name, each in defined.pop("$defs").items()}
-        return form, note | (defined if self._refers else {})
+        refers = '"$ref"' in f"{form}{json.dumps(note)}"  # of the form's, only what stands in a description
+        return form, note | (defined if refers else {})
 
     def _of(self, schema: Any, level: int = 0) -> tuple[Schema, Schema]:
         """A schema in these words, and what there are none for."""
@@ -294,15 +288,12 @@ class _Told:
             form["items"] = {"anyOf": form["items"]}
         for key in ("items", "additionalProperties", "anyOf"):
             inner = form.get(key)
-            told = [
-                self._of(each, level + 1)
-                for each in (inner if isinstance(inner, list) else [inner] if isinstance(inner, dict) else [])
-            ]
-            if any(rest or (key in self._hiding and each.keys() - _SHAPE) for each, rest in told):
+            schemas = inner if isinstance(inner, list) else [inner] if isinstance(inner, dict) else []
+            told = [self._of(each, level + 1) for each in schemas]
+            if any(rest or (key in self._hiding and each.keys() - _KINDS - _TYPELESS.keys()) for each, rest in told):
                 note[key] = inner
             if told:
                 form[key] = [each for each, _ in told] if isinstance(inner, list) else told[0][0]
-        self._refers = self._refers or '"$ref"' in json.dumps(note)
         return form, note
 
     def _resolved(self, schema: Any, level: int) -> Schema:

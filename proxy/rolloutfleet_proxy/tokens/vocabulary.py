@@ -130,8 +130,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._encoding = Encoding(tokenizer)
         self._lock = Lock()
-        self.cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)
-        """Encoded texts."""
+        self.cache: ByteCache[tuple[str, bool], array[int]] = ByteCache(cache_bytes)  # of `encoded`
         self._seen: ByteCache[int, bool] = ByteCache(SEEN)
         """Texts that came once, by their hashes: of two that share one, the second is taken for seen."""
 
@@ -244,10 +243,10 @@ _BYTE_OF_LETTER = dict(zip(map(chr, [*_PRINTABLE, *range(256, 512)]), [*_PRINTAB
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
+# Parts of decoders, as `tokenizers` describes them.
 _SPACE = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
 _SPACED = [_SPACE, {"type": "ByteFallback"}, {"type": "Fuse"}]
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-"""Parts of decoders, as `tokenizers` describes them."""
 
 
 def _decoder_kind(tokenizer: Tokenizer) -> str | None:
