@@ -19,6 +19,7 @@ from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import Prompting
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.cluster.gathering import Gatherer
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement
@@ -398,6 +399,9 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     stack.callback(conversations.close)
     context_length = parts.tokenizing.chat_format.context_length
     receipting = Receipting(peers)
+    holding = Holding(
+        peers=peers, max_hold=lambda: settings.current.sessions.max_hold, ending=lambda: parts.drains.over
+    )
     stack.push_async_callback(receipting.close)
     turns = TurnService(
         store=store,
@@ -424,7 +428,8 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         weights=weights,
         fleet_weights=FleetWeights(weights, ordinal=peers.own, engines=parts.engine, clock=time.monotonic),
         peers=peers,
-        placement=Placement(peers, store.writer),
+        placement=Placement(peers, store.writer, holding),
+        holding=holding,
         receipting=receipting,
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
         drains=parts.drains,

@@ -28,7 +28,7 @@ def client_options(
     """What an httpx client of these addresses is made with. A proxy server of the environment has no business there
     where all of them are on this machine."""
     return {
-        "headers": {} if key is None else {"authorization": f"Bearer {key}"},
+        "headers": {"prefer": "wait=0"} | ({} if key is None else {"authorization": f"Bearer {key}"}),
         "timeout": httpx.Timeout(timeout, connect=connect),
         "trust_env": not all(urlsplit(url).hostname in LOOPBACK for url in urls),
     }

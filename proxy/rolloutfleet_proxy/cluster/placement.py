@@ -3,7 +3,8 @@
 A start with an Idempotency-Key has a keeper, which follows from the key and the number of proxies alone, whoever is up
 and whoever has room. Every such start goes through it, and it knows what became of the key: sessions of its own, or
 another proxy that it asked for want of room, which it noted before. So a key never starts sessions twice; while
-its keeper, or who was asked, can't be reached, nobody can say what it started, and nobody else starts any.
+its keeper, or who was asked, can't be reached, nobody can say what it started, and nobody else starts any. The start
+waits for them (`holding`), unless its caller has other keys to try (`Prefer: wait=0`, RFC 7240).
 """
 
 import asyncio
@@ -18,8 +19,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerFailed, OwnerUnreachable
+from rolloutfleet_proxy.http.departures import closed_of
 from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
 from rolloutfleet_proxy.store.writer import Writer
@@ -54,9 +57,10 @@ def keeper_of(key: str, replicas: int) -> int:
 class Placement:
     """Starts sessions where they belong."""
 
-    def __init__(self, peers: Peers, store: Writer, rng: random.Random | None = None) -> None:
+    def __init__(self, peers: Peers, store: Writer, holding: Holding, rng: random.Random | None = None) -> None:
         self._peers = peers
         self._store = store
+        self._holding = holding
         self._rng = rng or random.Random()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By key, of starts that this proxy keeps: one at a time may look for a place."""
@@ -68,9 +72,22 @@ class Placement:
 
         Raises what `here` raises; NoRoom where no ready proxy has any; Draining where all that answer are draining;
         OwnerUnavailable where a proxy broke off, so that it is not known whether it started any; OwnerUnreachable where
-        the one that would know what the key started can't be reached.
+        the one that would know what the key started can't be reached, and is not waited for; Stopping where this proxy
+        ends meanwhile.
         """
-        there = partial(self._there, request, sessions)
+        until = self._holding.until()
+        while True:
+            try:
+                return await self._start(request, partial(self._there, request, sessions), here, key)
+            except OwnerUnreachable as unreachable:
+                headers, body, left = request.headers, len(await request.body()), closed_of(request.scope)
+                waits = headers.get("prefer") != "wait=0" and PLACED not in headers and KEPT not in headers
+                if not (waits and await self._holding.wait(unreachable, body=body, until=until, left=left)):
+                    raise
+
+    async def _start(
+        self, request: Request, there: Ask, here: Callable[[], Awaitable[T]], key: str | None
+    ) -> T | Response:
         if PLACED in request.headers:
             try:
                 return await here()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.unit.proxy.cluster.served import Served, served, settings_of
 from tests.unit.proxy.services import open_weights
 
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.cluster.placement import Placement, keeper_of, order
 from rolloutfleet_proxy.cluster.weights import FleetWeights
@@ -128,6 +129,7 @@ class OneProxy:
     looking: asyncio.Task[None] | None = None
     started: list[str] = field(default_factory=list)
     refuses: str | None = None
+    max_hold: float = 0.0
 
     async def start_here(self, key: str | None) -> Response:
         """As a start does it: what the key did before, else who was asked, else whether there is room."""
@@ -182,7 +184,8 @@ def app_of(proxy: OneProxy) -> FastAPI:
         ordinals=[proxy.owner.ordinal],
     )
     app.include_router(weights_api.router)
-    placement = Placement(proxy.peers, proxy.writer, random.Random(proxy.owner.ordinal))
+    holding = Holding(peers=proxy.peers, max_hold=lambda: proxy.max_hold)
+    placement = Placement(proxy.peers, proxy.writer, holding, random.Random(proxy.owner.ordinal))
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
@@ -247,7 +250,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         servers = [await served(app_of(proxy), port) for proxy, port in zip(proxies, PORTS, strict=True)]
         for server in servers:
             stack.push_async_callback(server.stop)
-        client = await stack.enter_async_context(httpx.AsyncClient())
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=None))
         urls = [proxy.peers.address(n) for n, proxy in enumerate(proxies)]
         running = Fleet(proxies, urls, servers, engines, client)
         for proxy in proxies:
@@ -355,6 +358,29 @@ async def test_a_start_waits_for_the_proxy_that_keeps_its_key(fleet: Fleet) -> N
     assert (await start(fleet, 0, key)).text == first.text
     assert started(fleet) == [0, 0, 1]
     await again.stop()
+
+
+async def test_start_is_held_until_the_keeper_of_its_key_answers(fleet: Fleet) -> None:
+    key, keeper = kept_by(2), fleet.proxies[2]
+    await fleet.servers[2].stop()
+    fleet.proxies[0].max_hold = 300.0
+    held = [asyncio.create_task(start(fleet, 0, key)) for _ in range(2)]
+    await fleet.until(lambda: not sees_all(fleet.proxies[0]))
+    others = {"Idempotency-Key": key, "Prefer": "wait=0"}
+    assert says(await fleet.call(0, "POST", "/sessions", {}, **others)) == (503, "owner_unreachable")
+    assert not any(each.done() for each in held)
+    again = await served(app_of(keeper), PORTS[2])
+    assert [(await each).status_code for each in held] == [201, 201]
+    assert started(fleet) == [0, 0, 1]
+    await again.stop()
+
+
+async def test_start_is_refused_where_the_keeper_of_its_key_stays_away(fleet: Fleet) -> None:
+    await fleet.servers[2].stop()
+    fleet.proxies[0].max_hold = 300.0
+    began = asyncio.get_running_loop().time()
+    assert says(await start(fleet, 0, kept_by(2))) == (503, "owner_unreachable")
+    assert asyncio.get_running_loop().time() - began >= 300.0
 
 
 @pytest.mark.parametrize("why", ["no_room", "draining"])
