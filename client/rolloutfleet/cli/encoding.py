@@ -2,7 +2,9 @@
 
 import codecs
 import io
+import os
 import sys
+from pathlib import Path
 from typing import Final, TextIO
 
 _MARKS: Final = {
@@ -25,8 +27,9 @@ _HANDLER: Final = "rolloutfleet.marks"
 
 
 def allow_any_terminal() -> None:
-    """Nothing that is written to standard or error output fails for its characters."""
+    """Nothing that is written to standard or error output fails for its characters, or as that is closed (`>&-`)."""
     codecs.register_error(_HANDLER, _in_its_place)
+    sys.stdout, sys.stderr = (each or Path(os.devnull).open("w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if not has_unicode(stream) and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)

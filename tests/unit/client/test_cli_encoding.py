@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,13 @@ def test_a_conversation_is_shown_with_marks_in_ascii(encoding: str) -> None:
 def test_json_stays_json_with_the_same_text(encoding: str) -> None:
     said = {"said": "é🙂…"}
     assert json.loads(written(encoding, lambda: print_json(said))) == said
+
+
+def test_closed_output_takes_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    allow_any_terminal()
+    print_json({})
+    sys.stdout.close()
 
 
 def test_each_mark_of_the_commands_has_a_form_in_ascii() -> None:
