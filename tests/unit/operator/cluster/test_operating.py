@@ -406,18 +406,6 @@ async def test_an_engine_made_by_an_earlier_release_is_left_as_it_is(server: Api
         assert made["spec"]["template"] == template, "an edit of its own part is due nevertheless"
 
 
-async def test_a_gateways_image_that_can_not_be_pulled_is_a_problem(server: ApiServer, fleet: FleetThere) -> None:
-    async with operating(server):
-        await comes_true(lambda: fleet.children() == CHILDREN)
-        template = fleet.child("Deployment", "math-gateway")["spec"]["template"]
-        meta = {**template["metadata"], "name": "math-gateway-a-b", "namespace": "rl"}
-        waits = {"waiting": {"reason": "ImagePullBackOff"}}
-        [container] = template["spec"]["containers"]
-        status = {"phase": "Pending", "containerStatuses": [{"name": container["name"], "state": waits}]}
-        server.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"], "status": status})
-        await comes_true(lambda: "can't be pulled" in fleet.problems().get("ImagePullFailed", ""))
-
-
 async def test_ready_stays_false_under_the_next_operator_while_a_child_is_refused(
     server: ApiServer, fleet: FleetThere
 ) -> None:
