@@ -9,8 +9,6 @@ from toolchain.kubernetes.kubectl import Kubectl
 from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 
-pytestmark = pytest.mark.full
-
 
 def _restarted(fleet: Fleet, wanted: str) -> bool:
     return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
@@ -21,19 +19,23 @@ def _is_another(fleet: Fleet, pod: str, uid: str) -> bool:
     return fleet.uids().get(pod, uid) != uid
 
 
+@pytest.mark.full
 def test_a_restart_by_id_reaches_every_process_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Process"}}), "Process")
 
 
+@pytest.mark.full
 def test_a_restart_by_id_reaches_every_container_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     _restart_by_id(Fleet(namespace, images, spec={"memory": {"restart": "Container"}}), "Container")
 
 
+@pytest.mark.full
 def test_a_restart_by_id_reaches_every_pod_once(operator: Operator, namespace: Kubectl, images: Images) -> None:
     spec = {"memory": {"restart": "Pod"}, "proxies": {"storage": {"nodeLocal": True}}}
     _restart_by_id(Fleet(namespace, images, spec=spec), "Pod")
 
 
+@pytest.mark.full
 def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
     operator: Operator, namespace: Kubectl, images: Images
 ) -> None:
@@ -50,7 +52,7 @@ def test_a_rollout_restart_with_kubectl_reaches_every_pod_once(
     assert traffic.lost(fleet.export(2)) == {}
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_agents_notice_no_proxy_that_is_restarted_deleted_evicted_or_rolled(
     operator: Operator, namespace: Kubectl, images: Images, replicas: int
 ) -> None:
@@ -60,11 +62,10 @@ def test_agents_notice_no_proxy_that_is_restarted_deleted_evicted_or_rolled(
             fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
             fleet.until(f"the {way} is restarted", partial(_restarted, fleet, way))
             fleet.until_ready()
-        for remove in (_delete, _evict):
-            for pod, uid in fleet.uids().items():
-                fleet.until(f"{remove.__name__} of {pod}", partial(remove, namespace, pod))
-                fleet.until(f"{pod} is another", partial(_is_another, fleet, pod, uid))
-                fleet.until_ready()
+        for remove, (pod, uid) in zip((_delete, _evict), fleet.uids().items(), strict=False):
+            fleet.until(f"{remove.__name__} of {pod}", partial(remove, namespace, pod))
+            fleet.until(f"{pod} is another", partial(_is_another, fleet, pod, uid))
+            fleet.until_ready()
         before = set(fleet.uids().values())
         fleet.patch({"disruption": {"drainTimeout": "21s"}})  # another pod template
         fleet.until("every pod is another", lambda: not before & set(fleet.uids().values()))
