@@ -51,8 +51,8 @@ class ReplyFormat:
         self._alphabet = Alphabet(vocabulary, (*self.syntax.marks, *around), ends, dropped)
         self._written: Syntax = rewritten(self.syntax, self._alphabet.written)
         self._tagged = lru_cache(None)(self._tagged_for)
-        self._begins = [each for each in map(self._alphabet.written, self.syntax.begins) if len(each) == 1]
-        self._tail = lru_cache(self._tail_of)
+        self._begins = frozenset(map(convert, self.syntax.begins)) - {None}
+        self._text = lru_cache(self._alphabet.text)
         self.behind_end = vocabulary.encode(self.syntax.behind_end)
         self._thought_end = vocabulary.encode((self.syntax.think or ("", ""))[1])
         same = list(map(convert, self.syntax.same_ends))
@@ -60,16 +60,17 @@ class ReplyFormat:
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
-        tail = self._tail(tuple(prompt_ids[-_TAIL_TOKENS:]))
+        tail = self._tail(prompt_ids)
         # A template of which no answer's mark is known may have users' words in it, but never at its end.
         find: Callable[[str], int] = tail.rfind if self._begins else tail.rstrip().endswith
         opened, closed = map(find, self._written.think or ("\0", "\0"))
         return "free" if opened == closed else "open" if opened > closed else "closed"
 
-    def _tail_of(self, ids: Sequence[int]) -> str:
-        """A prompt's end, behind the last mark of an answer."""
-        text = self._alphabet.text(ids)
-        return text[max(map(text.rfind, self._begins), default=-1) + 1 :]
+    def _tail(self, prompt_ids: Sequence[int]) -> str:
+        """A prompt's end, behind the last mark of an answer: one of few texts."""
+        tail = tuple(prompt_ids[-_TAIL_TOKENS:])
+        begin = next((place for place in reversed(range(len(tail))) if tail[place] in self._begins), None)
+        return self._text(tail) if begin is None else self._text(tail[begin:])[1:]
 
     def reader(self, prompt_ids: Sequence[int], tools: Sequence[Any] | None, *, thinks: bool, seed: bytes) -> Reader:
         """What reads the reply to one prompt.
@@ -79,7 +80,7 @@ class ReplyFormat:
         """
         parser = partial(self._parser, prompt_ids[-_TAIL_TOKENS:], tools or (), thinks)
         expects_space = self.thinking(prompt_ids) != "free" or self.syntax.lead
-        has_space = self._tail(tuple(prompt_ids[-_TAIL_TOKENS:]))[-1:].isspace()
+        has_space = self._tail(prompt_ids)[-1:].isspace()
         before: Kind = "own" if expects_space and not has_space else "call"
         return Reader(self._alphabet, parser, self.syntax, before, seed)
 
@@ -97,8 +98,7 @@ class ReplyFormat:
     def _parser(self, tail: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
         has_calls, thinking = bool(tools), self.thinking(tail) == "open"
         if of_messages := _OF_MESSAGES.get(self._name):
-            end = self._tail(tuple(tail))
-            return of_messages(self._alphabet, self._written.marks, prompt_end=end, has_calls=has_calls)
+            return of_messages(self._alphabet, self._written.marks, prompt_end=self._tail(tail), has_calls=has_calls)
         thinks = thinks or self.syntax.thinks_unasked
         functions = [tool["function"] for tool in tools]
         declared = {function["name"]: function.get("parameters") or {} for function in functions}

@@ -91,13 +91,13 @@ class _TokenBytes(dict[int, bytes]):
     def _joined(self, ids: npt.NDArray[np.int32]) -> bytes:
         if self._decoder is None:
             return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)).encode()
-        places = np.minimum(ids.view(np.uint32), len(self._table) - 1)
+        places = ids.view(np.uint32)
         try:
-            return b"".join(self._table.take(places).tolist())
-        except TypeError:  # a token that was not met before
-            for place in places.tolist():
+            return b"".join(self._table[places].tolist())
+        except (TypeError, IndexError):  # a token that was not met before, or beyond all rows
+            for place in np.minimum(places, len(self._table) - 1).tolist():
                 self._table[place] = self[place]
-            return b"".join(self._table.take(places).tolist())
+            return b"".join(self._table.take(places, mode="clip").tolist())
 
     def _bytes(self, token: str) -> bytes:
         if self._decoder == "byte level":
