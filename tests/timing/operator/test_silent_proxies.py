@@ -18,8 +18,8 @@ from rolloutfleet_operator.policy.observed import ProxyStats
 FLEETS: Final = 300
 SILENT: Final = frozenset(f"10.1.0.{number}" for number in range(60))
 INTERVAL: Final = 15.0
-LATE: Final = 1.0
-"""Seconds by which a look of a busy operator may come late."""
+LATE: Final = 5.0
+"""Seconds by which a look may come late of an operator whose process is the API server as well."""
 MADE: Final = 300.0
 """Seconds in which all fleets are made and looked at once, at an API server in the same process."""
 
