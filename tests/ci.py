@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from threading import Event
 from typing import Final
 
 from e2e import results as e2e
@@ -60,6 +62,8 @@ def main() -> None:
     preparing = {target: _prepare(target) for target in sorted(set(PREPARED.values()))}
     try:
         outcomes = list(_outcomes(preparing))
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         for process in preparing.values():
             _kill(process)
@@ -72,14 +76,26 @@ def main() -> None:
 
 
 def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outcome]:
-    yield _run(PARTS["unit"], shown=True)
+    running: set[subprocess.Popen[bytes]] = set()
+    stopped = Event()
 
-    def lane(names: Sequence[str]) -> list[Outcome]:
-        return [_run(PARTS[name], after=preparing.get(PREPARED.get(name, ""))) for name in names]
+    def lane(names: Sequence[str]) -> Iterator[Outcome]:
+        for name in names:
+            if name in PREPARED:
+                preparing[PREPARED[name]].wait()
+            if not stopped.is_set():
+                yield _run(PARTS[name], running)
 
+    yield _run(PARTS["unit"], running, shown=True)
     with ThreadPoolExecutor(len(LANES)) as pool:
-        for outcomes in pool.map(lane, LANES):
-            yield from outcomes
+        lanes: Iterator[list[Outcome]] = pool.map(list, map(lane, LANES))
+        try:
+            yield from chain.from_iterable(lanes)
+        except KeyboardInterrupt:
+            stopped.set()
+            for process in [*preparing.values(), *running]:
+                _kill(process)
+            raise
 
 
 def _stale_results() -> Iterator[str]:
@@ -110,10 +126,9 @@ def _prepare(target: str) -> "subprocess.Popen[bytes]":
         )
 
 
-def _run(part: Part, *, shown: bool = False, after: "subprocess.Popen[bytes] | None" = None) -> Outcome:
-    """Run one part; unless it is `shown` as it runs, what it said is printed at its end."""
-    if after is not None:
-        after.wait()
+def _run(part: Part, running: "set[subprocess.Popen[bytes]]", *, shown: bool = False) -> Outcome:
+    """Run one part, whose process joins those that are `running`; unless it is `shown` as it runs, what it said is
+    printed at its end."""
     counted, log = LOGS / f"{part.name}.counts", LOGS / f"{part.name}.log"
     began = time.monotonic()
     with log.open("wb") as output:
@@ -126,12 +141,14 @@ def _run(part: Part, *, shown: bool = False, after: "subprocess.Popen[bytes] | N
             stderr=None if shown else subprocess.STDOUT,
             start_new_session=True,
         )
+        running.add(process)
         try:
             status = process.wait(LONGEST)
         except subprocess.TimeoutExpired:
             status = 124
         finally:
             _kill(process)
+            running.discard(process)
     if not shown:
         print(f"\n===== make {part.target} =====\n{log.read_text(errors='replace')}", flush=True)
     return Outcome(part, status, reported(counted), time.monotonic() - began)
