@@ -23,6 +23,7 @@ from rolloutfleet.settings import ProxySettings
 from rolloutfleet.wire import ANNOTATIONS_BYTES
 from rolloutfleet_proxy.capture.endpoint import Endpoint
 from rolloutfleet_proxy.cluster.forwarding import Forwarding
+from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.receipting import PATH as RECEIPTS
 from rolloutfleet_proxy.control import (
     annotations,
@@ -152,7 +153,11 @@ def _served(control: ASGIApp, opened: Opened, settings: ProxySettings, new_call:
         check_key=partial(require_key_of_somewhere, services.access, ownership),
         is_peer=services.access.is_peer,
         passing=partial(_passing, services.drains, opened.under_way),
-        holding=services.holding,
+        holding=Holding(
+            peers=services.peers,
+            max_hold=lambda: services.sessions.settings.current.sessions.max_hold,
+            ending=lambda: services.drains.over,
+        ),
         new_call=new_call,
     )
     timed = BodyTime(forwarding, drains=services.drains, under_way=opened.under_way)

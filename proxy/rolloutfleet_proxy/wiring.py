@@ -22,7 +22,7 @@ from rolloutfleet_proxy.cluster.gathering import Gatherer
 from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
-from rolloutfleet_proxy.cluster.placement import Placement
+from rolloutfleet_proxy.cluster.placement import MOST_WAITED, Placement
 from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
@@ -399,8 +399,10 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     stack.callback(conversations.close)
     context_length = parts.tokenizing.chat_format.context_length
     receipting = Receipting(peers)
-    holding = Holding(
-        peers=peers, max_hold=lambda: settings.current.sessions.max_hold, ending=lambda: parts.drains.over
+    starts = Holding(
+        peers=peers,
+        max_hold=lambda: min(MOST_WAITED, settings.current.sessions.max_hold),
+        ending=lambda: parts.drains.holding,
     )
     stack.push_async_callback(receipting.close)
     turns = TurnService(
@@ -428,8 +430,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         weights=weights,
         fleet_weights=FleetWeights(weights, ordinal=peers.own, engines=parts.engine, clock=time.monotonic),
         peers=peers,
-        placement=Placement(peers, store.writer, holding),
-        holding=holding,
+        placement=Placement(peers, store.writer, starts),
         receipting=receipting,
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
         drains=parts.drains,

@@ -1,7 +1,7 @@
 """Agents' calls for a proxy that does not answer: held here, their bodies unread, until it does.
 
 A pod that is replaced is back within a minute, with its store. To agents that reach it through other proxies this is a
-pause. A proxy that is known to be lost is not waited for.
+pause. A proxy that is known to be lost is not waited for. Starts wait alike, with their bodies (`placement`).
 """
 
 import asyncio

@@ -4,11 +4,12 @@ A start with an Idempotency-Key has a keeper, which follows from the key and the
 and whoever has room. Every such start goes through it, and it knows what became of the key: sessions of its own, or
 another proxy that it asked for want of room, which it noted before. So a key never starts sessions twice; while
 its keeper, or who was asked, can't be reached, nobody can say what it started, and nobody else starts any. The start
-waits for them (`holding`), unless its caller has other keys to try (`Prefer: wait=0`, RFC 7240).
+waits for them for a while (`holding`), unless its caller has other keys to try (`Prefer: wait=0`, RFC 7240).
 """
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -33,6 +34,9 @@ Ask = Callable[[int, str], Awaitable[Response]]
 
 _TIMEOUT: Final = {PLACED: 30.0, KEPT: 50.0}
 """Seconds for a peer to start sessions; a keeper may have to ask others."""
+
+MOST_WAITED: Final = 45.0
+"""Seconds that a start waits at the most: callers, and the proxy that passed it on, give it up after 50 and more."""
 
 _ELSEWHERE = (NoRoom, Draining, OwnerUnreachable)
 """Answers after which another proxy is tried: nothing was started."""
@@ -72,16 +76,16 @@ class Placement:
 
         Raises what `here` raises; NoRoom where no ready proxy has any; Draining where all that answer are draining;
         OwnerUnavailable where a proxy broke off, so that it is not known whether it started any; OwnerUnreachable where
-        the one that would know what the key started can't be reached, and is not waited for; Stopping where this proxy
-        ends meanwhile.
+        the one that would know what the key started can't be reached, and is not waited for, or no longer; Stopping
+        where this proxy begins to drain meanwhile.
         """
         until = self._holding.until()
         while True:
             try:
                 return await self._start(request, partial(self._there, request, sessions), here, key)
             except OwnerUnreachable as unreachable:
-                headers, body, left = request.headers, len(await request.body()), closed_of(request.scope)
-                waits = headers.get("prefer") != "wait=0" and PLACED not in headers and KEPT not in headers
+                body, left = len(await request.body()), closed_of(request.scope)
+                waits = _may_wait(request) and unreachable.ordinal in self._peers.others
                 if not (waits and await self._holding.wait(unreachable, body=body, until=until, left=left)):
                     raise
 
@@ -157,6 +161,11 @@ class Placement:
             raise
         peers.note_placed(ordinal, sessions if answer.status_code == 201 else 0)
         return answer
+
+
+def _may_wait(request: Request) -> bool:
+    preferences = "".join(",".join(request.headers.getlist("prefer")).lower().split())
+    return PLACED not in request.headers and "wait=0" not in re.split("[,;]", preferences)
 
 
 def _refused(answer: Response) -> bool:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peers
 from rolloutfleet_proxy.cluster.placement import Placement
@@ -51,7 +50,6 @@ class Services:
     fleet_weights: FleetWeights
     peers: Peers
     placement: Placement
-    holding: Holding
     receipting: Receipting
     ownership: Ownership
     drains: Drains

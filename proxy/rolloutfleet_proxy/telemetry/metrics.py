@@ -118,7 +118,7 @@ class Metrics:
         self.turn_tokens = histogram("rolloutfleet_turn_tokens", "Tokens of a committed turn", ["kind"], buckets=TOKENS)
         self.calls_in_flight = gauge("rolloutfleet_calls_in_flight", "Turns in progress")
 
-        self.calls_held = gauge("rolloutfleet_calls_held", "Chat calls waiting, by what holds them", ["by"])
+        self.calls_held = gauge("rolloutfleet_calls_held", "Calls waiting, by what holds them", ["by"])
         self.request_bytes = gauge("rolloutfleet_request_bytes", "Bytes held by requests in progress")
         self.draining = gauge("rolloutfleet_draining", "1 while no new sessions are taken")
         self.paused = gauge("rolloutfleet_paused", "1 while the weights are paused")

@@ -259,10 +259,10 @@ class _Told:
     def root(self, form: Schema) -> tuple[Schema, Schema]:
         """What is written of the parameters, and what of the function."""
         form, note = self._of({"type": "object", **form})
+        refers = '"$ref"' in f"{form}{json.dumps(note)}"  # of the form's, only what stands in a description
         defined = {key: note.pop(key) for key in ("$defs", "definitions") if key in note}
         if self._has_unions and "$defs" in defined:
             form["$defs"] = {name: _with_note(*self._of(each)) for name, each in defined.pop("$defs").items()}
-        refers = '"$ref"' in f"{form}{json.dumps(note)}"  # of the form's, only what stands in a description
         return form, note | (defined if refers else {})
 
     def _of(self, schema: Any, level: int = 0) -> tuple[Schema, Schema]:

@@ -93,8 +93,8 @@ class _TokenBytes(dict[int, bytes]):
             return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)).encode()
         places = ids.view(np.uint32)
         try:
-            return b"".join(self._table[places].tolist())
-        except (TypeError, IndexError):  # a token that was not met before, or beyond all rows
+            return b"".join(self._table.take(places, mode="clip").tolist())
+        except TypeError:  # a token that was not met before
             for place in np.minimum(places, len(self._table) - 1).tolist():
                 self._table[place] = self[place]
             return b"".join(self._table.take(places, mode="clip").tolist())

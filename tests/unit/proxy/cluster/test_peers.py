@@ -130,6 +130,7 @@ class OneProxy:
     started: list[str] = field(default_factory=list)
     refuses: str | None = None
     max_hold: float = 0.0
+    draining: bool = False
 
     async def start_here(self, key: str | None) -> Response:
         """As a start does it: what the key did before, else who was asked, else whether there is room."""
@@ -184,7 +185,7 @@ def app_of(proxy: OneProxy) -> FastAPI:
         ordinals=[proxy.owner.ordinal],
     )
     app.include_router(weights_api.router)
-    holding = Holding(peers=proxy.peers, max_hold=lambda: proxy.max_hold)
+    holding = Holding(peers=proxy.peers, max_hold=lambda: proxy.max_hold, ending=lambda: proxy.draining)
     placement = Placement(proxy.peers, proxy.writer, holding, random.Random(proxy.owner.ordinal))
 
     @app.get("/ready")
@@ -366,13 +367,50 @@ async def test_start_is_held_until_the_keeper_of_its_key_answers(fleet: Fleet) -
     fleet.proxies[0].max_hold = 300.0
     held = [asyncio.create_task(start(fleet, 0, key)) for _ in range(2)]
     await fleet.until(lambda: not sees_all(fleet.proxies[0]))
-    others = {"Idempotency-Key": key, "Prefer": "wait=0"}
-    assert says(await fleet.call(0, "POST", "/sessions", {}, **others)) == (503, "owner_unreachable")
+    for preference in ("wait=0", "respond-async, Wait=0"):
+        others = {"Idempotency-Key": key, "Prefer": preference}
+        assert says(await fleet.call(0, "POST", "/sessions", {}, **others)) == (503, "owner_unreachable")
     assert not any(each.done() for each in held)
     again = await served(app_of(keeper), PORTS[2])
     assert [(await each).status_code for each in held] == [201, 201]
     assert started(fleet) == [0, 0, 1]
     await again.stop()
+
+
+async def test_start_is_held_until_the_proxy_that_took_it_for_its_keeper_answers(fleet: Fleet) -> None:
+    key = kept_by(0)
+    await fleet.proxies[0].writer.run(partial(place_claim, key=key, ordinal=2))
+    await fleet.servers[2].stop()
+    await fleet.until(lambda: not sees_all(fleet.proxies[0]))
+    fleet.proxies[0].max_hold = 300.0
+    held = [asyncio.create_task(start(fleet, at, key)) for at in (0, 1)]
+    await asyncio.sleep(30.0)
+    assert not any(each.done() for each in held)
+    again = await served(app_of(fleet.proxies[2]), PORTS[2])
+    assert [(await each).status_code for each in held] == [201, 201]
+    assert started(fleet) == [0, 0, 1]
+    await again.stop()
+
+
+async def test_start_is_refused_at_once_where_its_proxy_is_none_of_the_fleets(fleet: Fleet) -> None:
+    key = kept_by(0)
+    await fleet.proxies[0].writer.run(partial(place_claim, key=key, ordinal=2))
+    await fleet.servers[2].stop()
+    fleet.proxies[0].peers.follow(2)
+    fleet.proxies[0].max_hold = 300.0
+    began = asyncio.get_running_loop().time()
+    assert says(await start(fleet, 0, key)) == (503, "owner_unreachable")
+    assert asyncio.get_running_loop().time() - began < 10.0
+
+
+async def test_held_start_is_sent_away_by_a_drain(fleet: Fleet) -> None:
+    await fleet.servers[2].stop()
+    fleet.proxies[0].max_hold = 300.0
+    held = asyncio.create_task(start(fleet, 0, kept_by(2)))
+    await fleet.until(lambda: fleet.proxies[0].peers.waiting == 1)
+    fleet.proxies[0].draining = True
+    fleet.proxies[0].peers.look_again()
+    assert says(await held) == (503, "draining")
 
 
 async def test_start_is_refused_where_the_keeper_of_its_key_stays_away(fleet: Fleet) -> None:
