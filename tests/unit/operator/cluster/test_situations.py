@@ -140,7 +140,6 @@ async def test_status_names_what_is_wrong(name: str) -> None:
         if situation.event:
             server.put(_warning(there, situation.event))
         await comes_true(lambda: situation.says in fleet.problems().get(situation.reason, ""))
-        await comes_true(lambda: fleet.condition().get("status") == "False")
 
 
 def _there(server: ApiServer, kind: str, name: str) -> Object:

@@ -187,9 +187,9 @@ def _gone_wrong(
 def says_more(now: Read, before: Read) -> bool:
     """Words beside calls, which `renderers` drops, or a call that lost something, which is text: nothing that was said
     is missing."""
-    return (len(now.said), -len(now.calls)) > (len(before.said), -len(before.calls)) and len(now.calls) <= len(
-        before.calls
-    )
+    is_text = len(now.calls) < len(before.calls) and all(name in now.said for name in before.names)
+    more = len(now.said) - len(before.said)
+    return len(now.calls) <= len(before.calls) and (more > 0 or (more == 0 and is_text))
 
 
 def types_arguments(now: Read, before: Read) -> bool:
@@ -215,8 +215,8 @@ def drops_marks_alone(now: Read, before: Read) -> bool:
 
 def names_arguments(now: Read, before: Read) -> bool:
     """A call with an argument without a name, or whose name has marks in it, is text."""
-    keys = [key for _, arguments in before.calls for key in arguments]
-    return any(not key or "<" in key for key in keys) and len(now.calls) <= len(before.calls)
+    broken = [name for name, arguments in before.calls if any(not key or "<" in key for key in arguments)]
+    return bool(broken) and all(name in now.said for name in broken)
 
 
 def drops_labels(now: Read, before: Read) -> bool:
