@@ -19,10 +19,9 @@ from rolloutfleet_proxy.capture.pacing import Pace
 from rolloutfleet_proxy.capture.prompting import Prompting
 from rolloutfleet_proxy.capture.turn import TurnMaker
 from rolloutfleet_proxy.cluster.gathering import Gatherer
-from rolloutfleet_proxy.cluster.holding import Holding
 from rolloutfleet_proxy.cluster.ownership import Ownership
 from rolloutfleet_proxy.cluster.peers import Peer, Peers
-from rolloutfleet_proxy.cluster.placement import MOST_WAITED, Placement
+from rolloutfleet_proxy.cluster.placement import Placement
 from rolloutfleet_proxy.cluster.receipting import Receipting
 from rolloutfleet_proxy.cluster.weights import FleetWeights
 from rolloutfleet_proxy.control.dependencies import Services
@@ -354,15 +353,16 @@ async def _peers(store: Store, settings: ProxySettings) -> Peers:
 
 async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
     """An import that a kill cut short is finished first."""
-    settings, store, shards, peers = parts.settings, parts.store, parts.shards, parts.peers
+    settings, store, shards, peers, drains = parts.settings, parts.store, parts.shards, parts.peers, parts.drains
+    chat_format = parts.tokenizing.chat_format
     sessions = SessionService(
         store=store,
         registry=parts.registry,
         paths=parts.paths,
         admission=parts.admission,
-        drains=parts.drains,
+        drains=drains,
         settings=settings,
-        check_arguments=parts.tokenizing.chat_format.check_arguments,
+        check_arguments=chat_format.check_arguments,
     )
     weights = WeightService(gate=parts.gate, writer=store.writer, follow=sessions.follow_recovery)
     sweeper = _sweeper(parts, sessions)
@@ -395,15 +395,9 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         wait_for_owners=lambda: peers.waiting,
     )
     await importer.recover()
-    conversations = Conversations(store, parts.tokenizing.chat_format.vocabulary.token_bytes)
+    conversations = Conversations(store, chat_format.vocabulary.token_bytes)
     stack.callback(conversations.close)
-    context_length = parts.tokenizing.chat_format.context_length
     receipting = Receipting(peers)
-    starts = Holding(
-        peers=peers,
-        max_hold=lambda: min(MOST_WAITED, settings.current.sessions.max_hold),
-        ending=lambda: parts.drains.holding,
-    )
     stack.push_async_callback(receipting.close)
     turns = TurnService(
         store=store,
@@ -430,12 +424,12 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         weights=weights,
         fleet_weights=FleetWeights(weights, ordinal=peers.own, engines=parts.engine, clock=time.monotonic),
         peers=peers,
-        placement=Placement(peers, store.writer, starts),
+        placement=Placement(peers, store.writer, drains),
         receipting=receipting,
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
         drains=parts.drains,
         figures=figures,
-        models=Models(settings=settings, context_length=context_length, created=int(time.time())),
+        models=Models(settings=settings, context_length=chat_format.context_length, created=int(time.time())),
         metrics=metrics,
     )
 

@@ -25,6 +25,7 @@ from rolloutfleet_proxy.cluster.peers import Peer, Peers
 from rolloutfleet_proxy.domain.errors import Draining, NoRoom, OwnerFailed, OwnerUnreachable
 from rolloutfleet_proxy.http.departures import closed_of
 from rolloutfleet_proxy.http.headers import KEPT, PASSED, PLACED, end_to_end, passed
+from rolloutfleet_proxy.process.drain import Drains
 from rolloutfleet_proxy.store.idempotency import PlacedElsewhere, place_claim, withdraw_claim
 from rolloutfleet_proxy.store.writer import Writer
 
@@ -61,10 +62,13 @@ def keeper_of(key: str, replicas: int) -> int:
 class Placement:
     """Starts sessions where they belong."""
 
-    def __init__(self, peers: Peers, store: Writer, holding: Holding, rng: random.Random | None = None) -> None:
+    def __init__(self, peers: Peers, store: Writer, drains: Drains, rng: random.Random | None = None) -> None:
+        """No start waits while a drain holds calls here."""
         self._peers = peers
         self._store = store
-        self._holding = holding
+        self._holding = Holding(
+            peers=peers, max_hold=lambda: min(MOST_WAITED, drains.max_hold), ending=lambda: drains.holding
+        )
         self._rng = rng or random.Random()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By key, of starts that this proxy keeps: one at a time may look for a place."""

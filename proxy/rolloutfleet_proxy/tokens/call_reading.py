@@ -77,7 +77,7 @@ class CallReader(ABC):
         """The body's pieces. Raises ValueError or RecursionError where it is no call."""
 
     def is_open(self, text: str, *, within: bool) -> bool:
-        """Whether an end mark behind a text of a block stands within an argument; `within`: the text begins in one."""
+        """True where an end mark behind a text of a block stands in an argument; `within`: the text begins in one."""
         return any(string[1] != '"' for string in _STRINGS.finditer(f'"{text}' if within else text))
 
 

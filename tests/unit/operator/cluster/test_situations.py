@@ -1,4 +1,4 @@
-"""What status says of a fleet in each situation that objects of the API server show."""
+"""A fleet's status in each situation that objects of the API server show."""
 
 import copy
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Situation:
     of: tuple[str, str]
     """Kind and name."""
     shows: Object
-    """What the object has then."""
+    """The object's own fields then."""
     reason: str
     says: str
     """A part of the message."""
