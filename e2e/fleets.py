@@ -74,6 +74,10 @@ class Fleet:
     def until_ready(self) -> None:
         self.until("it is Ready for its newest spec", self.is_ready)
 
+    def has_restarted(self, wanted: str) -> bool:
+        """True once the restart of that id is answered."""
+        return bool(self.status().get("restart", {}).get("observedID") == wanted)
+
     def is_ready(self) -> bool:
         """For its newest spec."""
         seen = self.namespace.get(self.resource)

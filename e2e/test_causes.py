@@ -140,7 +140,7 @@ def test_a_pod_of_somebody_elses_that_wears_the_fleets_labels_is_left_alone(flee
         fleet.make()
         assert (fleet.status()["replicas"], fleet.problems()) == (1, {})
         fleet.patch({"restart": {"id": "one"}})
-        fleet.until("it is answered", lambda: fleet.status()["restart"].get("observedID") == "one")
+        fleet.until("it is answered", lambda: fleet.has_restarted("one"))
         fleet.until_ready()
         assert fleet.uids()["stranger"] == uid
         assert fleet.status()["restarts"]["requested"] == 1

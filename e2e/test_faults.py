@@ -43,7 +43,7 @@ def test_an_operator_that_is_killed_restarts_no_proxy_twice(
         fleet.patch(RESTART)
         fleet.until("a restart is under way", lambda: _under_way(fleet))
         faults.kill(record, namespace, killed)
-        fleet.until("the restart is answered", lambda: fleet.status()["restart"].get("observedID") == "one")
+        fleet.until("the restart is answered", lambda: fleet.has_restarted("one"))
         fleet.until_ready()
 
     restarts = namespace.get("pods", OPERATORS)["items"][0]["status"]["containerStatuses"][0]["restartCount"]

@@ -58,7 +58,7 @@ def test_agents_behind_an_ingress_notice_no_proxy_that_is_restarted_or_deleted(
     _serve(namespace, namespace.get(f"ingress/{fleet.name}"), _image(record, docker))
     with fleet.traffic(number=6) as traffic:
         fleet.patch({"restart": {"id": "one"}})
-        fleet.until("the restart is answered", lambda: fleet.status().get("restart", {}).get("observedID") == "one")
+        fleet.until("the restart is answered", lambda: fleet.has_restarted("one"))
         fleet.until_ready()
         pod, uid = next(iter(fleet.uids().items()))
         namespace("delete", "pod", pod, "--wait=false")

@@ -31,7 +31,7 @@ def test_a_minute_without_an_api_server_is_not_noticed_by_agents_and_restarts_no
         fleet.until("a restart is under way", lambda: fleet.status()["restarts"]["last"])
         with faults.no_api_server(record, namespace):
             time.sleep(MINUTE)
-        fleet.until("the restart is answered", lambda: fleet.status()["restart"].get("observedID") == "one")
+        fleet.until("the restart is answered", lambda: fleet.has_restarted("one"))
         fleet.until_ready()
         fleet.patch({"sessions": {"staleAfter": "2h"}})
         fleet.until_ready()

@@ -10,10 +10,6 @@ from e2e.fleets import Fleet
 from e2e.installing import Images, Operator
 
 
-def _restarted(fleet: Fleet, wanted: str) -> bool:
-    return bool(fleet.status().get("restart", {}).get("observedID") == wanted)
-
-
 def _is_another(fleet: Fleet, pod: str, uid: str) -> bool:
     """True once the pod of that name has been replaced."""
     return fleet.uids().get(pod, uid) != uid
@@ -60,7 +56,7 @@ def test_agents_notice_no_proxy_that_is_restarted_deleted_evicted_or_rolled(
     with fleet.traffic(number=6) as traffic:
         for way in ("Container", "Pod"):
             fleet.patch({"memory": {"restart": way}, "restart": {"id": way}})
-            fleet.until(f"the {way} is restarted", partial(_restarted, fleet, way))
+            fleet.until(f"the {way} is restarted", partial(fleet.has_restarted, way))
             fleet.until_ready()
         for remove, (pod, uid) in zip((_delete, _evict), fleet.uids().items(), strict=False):
             fleet.until(f"{remove.__name__} of {pod}", partial(remove, namespace, pod))
@@ -96,7 +92,7 @@ def _restart_by_id(fleet: Fleet, way: str) -> None:
 
     with fleet.traffic() as traffic:
         fleet.patch({"restart": {"id": "one"}})
-        fleet.until("the restart is answered", lambda: _restarted(fleet, "one"))
+        fleet.until("the restart is answered", lambda: fleet.has_restarted("one"))
         fleet.until_ready()
 
     assert {pod: len(fleet.boots(pod)) - boots[pod] for pod in uids} == dict.fromkeys(uids, 1)
