@@ -373,7 +373,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
 
     importer = Importer(store, shards, folder_now=folder_now, adopted=parts.adopted, forget=sessions.forget)
     dumps = DumpService(
-        folder_now=folder_now, importer=importer, sweeper=sweeper, drains=parts.drains, store=store, settings=settings
+        folder_now=folder_now, importer=importer, sweeper=sweeper, drains=drains, store=store, settings=settings
     )
     collections = Collections()
     collections.watch()
@@ -407,7 +407,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         commits=parts.commits,
     )
     receipts = Receipts(turns)
-    parts.drains.awaits_receipts = receipts.are_awaited
+    drains.awaits_receipts = receipts.are_awaited
     return Services(
         access=parts.access,
         sessions=sessions,
@@ -427,7 +427,7 @@ async def _services(stack: AsyncExitStack, parts: _Parts) -> Services:
         placement=Placement(peers, store.writer, drains),
         receipting=receipting,
         ownership=Ownership(own=store.owner, peers=peers, adopted=parts.adopted, ephemeral=settings.current.ephemeral),
-        drains=parts.drains,
+        drains=drains,
         figures=figures,
         models=Models(settings=settings, context_length=chat_format.context_length, created=int(time.time())),
         metrics=metrics,

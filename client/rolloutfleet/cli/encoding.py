@@ -27,7 +27,7 @@ _HANDLER: Final = "rolloutfleet.marks"
 
 
 def allow_any_terminal() -> None:
-    """Nothing that is written to standard or error output fails for its characters, or as that is closed (`>&-`)."""
+    """Nothing that is written to standard or error output fails for its characters, or because it is closed (`>&-`)."""
     codecs.register_error(_HANDLER, _in_its_place)
     sys.stdout, sys.stderr = (each or Path(os.devnull).open("w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):

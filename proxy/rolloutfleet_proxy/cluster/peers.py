@@ -83,7 +83,7 @@ class Peers:
         self.lost: frozenset[int] = frozenset(settings.lost_proxies)
         """Ordinals of proxies that nobody is to wait for."""
         self._awaited: dict[int, dict[object, Callable[[], None]]] = {}
-        """What ends the waits for a proxy's answer, by its ordinal."""
+        """Callbacks that end the waits for a proxy's answer, by its ordinal."""
         self._silent_since: dict[int, float] = {}
         """By ordinal, by the loop's clock."""
         self._changed = Broadcast()

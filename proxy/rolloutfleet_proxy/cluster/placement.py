@@ -37,7 +37,7 @@ _TIMEOUT: Final = {PLACED: 30.0, KEPT: 50.0}
 """Seconds for a peer to start sessions; a keeper may have to ask others."""
 
 MOST_WAITED: Final = 45.0
-"""Seconds that a start waits at the most: callers, and the proxy that passed it on, give it up after 50 and more."""
+"""Seconds that a start waits at the most: callers and the proxy that passed it on give up after 50 s or more."""
 
 _ELSEWHERE = (NoRoom, Draining, OwnerUnreachable)
 """Answers after which another proxy is tried: nothing was started."""
