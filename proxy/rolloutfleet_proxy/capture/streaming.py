@@ -1,8 +1,7 @@
 """The engine's tokens as a call's deltas, as they come."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,7 +10,7 @@ from rolloutfleet_proxy.domain.events import Delta, Text, Tokens
 from rolloutfleet_proxy.engine.evidence import Reason, Refused
 from rolloutfleet_proxy.engine.reply_stream import Chunk
 from rolloutfleet_proxy.sessions.calls import Call
-from rolloutfleet_proxy.tokens.reading import GrowingReply, StreamDiverged
+from rolloutfleet_proxy.tokens.reading import GrowingReply, Reply, StreamDiverged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +35,10 @@ class TurnStream:
             deltas = [replace(first, tokens=tokens), *deltas[1:]]
         self._emit(deltas)
 
-    def finish(self, message: Mapping[str, Any]) -> None:
-        """Add the rest of the message. Raises InternalError where what was sent is no beginning of it."""
+    def finish(self, reply: Reply) -> None:
+        """Add the rest of the reply. Raises InternalError where what was sent is no beginning of it."""
         try:
-            self._emit(self.reply.finish(dict(message)))
+            self._emit(self.reply.finish(reply))
         except StreamDiverged as error:
             raise InternalError(
                 f"What was streamed differs from the reply, and nothing was recorded: {error}."

@@ -157,7 +157,7 @@ class TurnMaker(Struct, frozen=True, kw_only=True):
         ids = _without_stop_token(job, evidence, reply_reader)
         reply = await self.tokenizing.read(reply_reader, ids, stop=_stop_string(job, evidence))
         if stream is not None:
-            stream.finish(reply.message)
+            stream.finish(reply)
         new = self._row(job, prompted, evidence, reply, submission)
         first = not job.session.tree.has_turns_of(job.lineage)
         call.committing, call.prompt_ids = True, prompt.ids

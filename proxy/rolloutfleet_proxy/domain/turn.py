@@ -1,7 +1,7 @@
 """A turn: as a generation makes it, as it is committed, and as memory holds it. Pure."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import cycle, groupby
@@ -103,6 +103,18 @@ class Delivery(IntEnum):
         return cls(noted) if noted > 1 else cls.ARRIVED if noted else cls.LOST
 
 
+def said_in_order(output: Mapping[str, Any], parts: Sequence[int] | None) -> list[tuple[str, str]]:
+    """A message's reasoning and text in the order in which they came (`Extras.parts`), each with its field."""
+    texts = {field: output.get(field) or "" for field in SAID}
+    rest = [(field, len(text)) for field, text in texts.items()]
+    found = []
+    for field, length in (*zip(cycle(SAID), parts or (), strict=False), *rest):
+        text, texts[field] = texts[field][:length], texts[field][length:]
+        if text:
+            found.append((field, text))
+    return found
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The answer of a turn, and how it ended."""
 
@@ -121,15 +133,8 @@ class Answer(msgspec.Struct, frozen=True):
     extras: Extras
 
     def said(self) -> list[tuple[str, str]]:
-        """The output's reasoning and text in the order in which they came, each with its field; calls are behind it."""
-        texts = {field: self.output.get(field) or "" for field in SAID}
-        rest = [(field, len(text)) for field, text in texts.items()]
-        found = []
-        for field, length in (*zip(cycle(SAID), self.extras.parts or (), strict=False), *rest):
-            text, texts[field] = texts[field][:length], texts[field][length:]
-            if text:
-                found.append((field, text))
-        return found
+        """The output's reasoning and text as they came (`said_in_order`); calls are behind them."""
+        return said_in_order(self.output, self.extras.parts)
 
 
 class Generated(Answer, frozen=True):

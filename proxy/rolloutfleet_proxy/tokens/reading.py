@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from rolloutfleet_proxy.domain.events import Delta, Reasoning, Text, ToolCall
 from rolloutfleet_proxy.domain.messages import Message
-from rolloutfleet_proxy.domain.turn import CONTENT, REASONING
+from rolloutfleet_proxy.domain.turn import CONTENT, REASONING, said_in_order
 from rolloutfleet_proxy.tokens import reply_parsers as parsers
 from rolloutfleet_proxy.tokens.call_reading import Kind, Piece, WrittenCall
 from rolloutfleet_proxy.tokens.call_syntax import MARK, SYNTAXES, Syntax, Thinking, of_template, rewritten
@@ -27,7 +27,7 @@ _OF_MESSAGES: Final = {"gpt-oss": parsers.HarmonyParser, "inkling": parsers.Inkl
 
 
 class StreamDiverged(Exception):
-    """What was streamed is not a prefix of the message that the reply turned out to be."""
+    """What was streamed is not the beginning of what the reply turned out to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Reader:
 
 
 class GrowingReply:
-    """A reply as it grows: `feed` the ids as they come, `finish` with the message."""
+    """A reply as it grows: `feed` the ids as they come, `finish` with the reply."""
 
     def __init__(self, reader: Reader, *, stops: Sequence[str] = (), stop_token_ids: Sequence[int] = ()) -> None:
         """`stops` are the request's stop strings, `stop_token_ids` its stop tokens: nothing of them is sent before the
@@ -159,20 +159,17 @@ class GrowingReply:
         text = self._text.feed(ids)
         return self._deltas(self._parser.feed(self._without_stops(text) if self._stops else text))
 
-    def finish(self, message: Message) -> list[Delta]:
-        """The rest of the message. Raises StreamDiverged where what was sent isn't its beginning."""
+    def finish(self, reply: Reply) -> list[Delta]:
+        """The rest of the reply, in its order. Raises StreamDiverged where what was sent isn't its beginning."""
         deltas: list[Delta] = []
-        fields: dict[Kind, str] = {"reasoning": REASONING, "content": CONTENT}
-        for kind, field in fields.items():
-            text, sent = message.get(field) or "", "".join(self._said[kind].sent)
-            if not text.startswith(sent):
-                raise StreamDiverged(f"{len(sent)} characters of {field} were sent that the message doesn't begin with")
-            self._send(kind, text[len(sent) :], deltas)
-        calls = message.get("tool_calls") or []
-        if calls[: len(self._calls)] != self._calls:
-            raise StreamDiverged(f"the message doesn't begin with the {len(self._calls)} tool calls sent")
-        for call in calls[len(self._calls) :]:
+        sent = sum(self._lengths)
+        for field, text in said_in_order(reply.message, reply.parts):
+            self._send("content" if field == CONTENT else "reasoning", text[sent:], deltas)
+            sent = max(sent - len(text), 0)
+        for call in reply.message.get("tool_calls", [])[len(self._calls) :]:
             self._send_call(call, deltas)
+        if self._reply() != reply:
+            raise StreamDiverged("what was sent is not its beginning")
         return deltas
 
     def whole(self, stop: str | None) -> Reply:
@@ -184,6 +181,10 @@ class GrowingReply:
         self._end("reasoning", self._reader.syntax.around_reasoning[1], [])
         if not self._calls:
             self._end("content", self._reader.syntax.behind_content, [])
+        return self._reply()
+
+    def _reply(self) -> Reply:
+        """What was sent, as a reply."""
         reasoning, content = ("".join(said.sent) for said in self._said.values())
         message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
         if reasoning:

@@ -728,8 +728,8 @@ FAULTS = [
         "in-which-order-parts-came-is-forgotten",
         Promise.WAITING,
         PROXY,
-        "self.extras.parts or ()",
-        "()",
+        "(self.output, self.extras.parts)",
+        "(self.output, None)",
         (*MESSAGES, "domain/test_events.py"),
     ),
     Fault(

@@ -342,8 +342,8 @@ def test_a_stop_string_may_be_a_mark(models: Path, stop: str, content: str) -> N
     args = TemplateArgs([tool({"type": "object"})])
     output = model.vocabulary.encode('Hi <tool_call>{"name": "f"}</tool_call>', add_special_tokens=False)
     reader = model.reader(model.prompt(ASKED, args, []).ids, args, seed=b"a")
-    message = reader.read(output, stop=stop).message
-    assert message == {"role": "assistant", "content": content}
+    reply = reader.read(output, stop=stop)
+    assert reply.message == {"role": "assistant", "content": content}
     growing = GrowingReply(reader, stops=[stop])
     sent = [delta for each in output for delta in growing.feed([each])]
-    assert "".join(delta.text for delta in [*sent, *growing.finish(message)] if isinstance(delta, Text)) == content
+    assert "".join(delta.text for delta in [*sent, *growing.finish(reply)] if isinstance(delta, Text)) == content

@@ -33,9 +33,9 @@ def test_a_stream_joins_to_the_message_in_every_format(models: Path, name: str) 
     prompt = model.prompt(ASKED, made.args, []).ids
     for output in (made.working, made.final):
         parser = GrowingReply(model.reader(prompt, made.args, seed=b"a"))
-        message = model.reader(prompt, made.args, seed=b"a").read(output).message
+        reply = model.reader(prompt, made.args, seed=b"a").read(output)
         deltas = [delta for token in output for delta in parser.feed([token])]
-        assert joined([*deltas, *parser.finish(message)]) == flat(message)
+        assert joined([*deltas, *parser.finish(reply)]) == flat(reply.message)
 
 
 def test_the_table_has_every_format_and_no_other() -> None:

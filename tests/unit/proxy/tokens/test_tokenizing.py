@@ -179,9 +179,9 @@ async def test_replies_are_read_and_streamed(tokenizing: Tokenizing) -> None:
     reader = tokenizing.chat_format.reader(prompt.ids, NO_ARGS, seed=b"turn")
     parser = GrowingReply(reader)
     sent = parser.feed(output)
-    message = (await tokenizing.read(reader, output)).message
-    assert [*sent, *parser.finish(message)] == [Text("Fine.")]
-    assert message["content"] == "Fine."
+    reply = await tokenizing.read(reader, output)
+    assert [*sent, *parser.finish(reply)] == [Text("Fine.")]
+    assert reply.message["content"] == "Fine."
 
 
 async def test_long_texts_that_spell_control_tokens_are_rendered_elsewhere(
