@@ -1,7 +1,7 @@
 """Every part of the tests but `timing`, whatever became of the others: `python -m tests.ci`, which `.ci/run` calls.
 
 Downloads and compiling begin at once and take what the tests leave of the processor. The unit tests run first and by
-themselves, the other parts side by side. The table at the end has the command for each part alone.
+themselves, the other parts two at a time. The table at the end has the command for each part alone.
 """
 
 import os
@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from threading import Event
+from threading import Event, Lock
 from typing import Final
 
 from e2e import results as e2e
@@ -25,8 +25,9 @@ from tests.paths import ROOT
 from tests.timing.__main__ import files, read
 
 LOGS: Final = ROOT / ".cache" / "ci"
-LANES: Final = (("integration", "agents", "browser", "system"), ("engine", "cluster"))
-"""One after the other in a lane, the lanes side by side. What takes long to prepare comes late."""
+ORDER: Final = ("integration", "cluster", "agents", "browser", "system", "engine")
+"""The parts behind the unit tests: first what mostly waits, last what takes the whole processor."""
+AT_ONCE: Final = 2
 PREPARED: Final = {"engine": "sglang", "cluster": "cluster"}
 """The make target whose end a part waits for."""
 LONGEST: Final = 3600.0
@@ -61,7 +62,7 @@ def main() -> None:
     LOGS.mkdir(parents=True)
     preparing = {target: _prepare(target) for target in sorted(set(PREPARED.values()))}
     try:
-        outcomes = list(_outcomes(preparing))
+        outcomes = sorted(_outcomes(preparing), key=lambda outcome: [*PARTS].index(outcome.part.name))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -77,20 +78,31 @@ def main() -> None:
 
 def _outcomes(preparing: dict[str, "subprocess.Popen[bytes]"]) -> Iterator[Outcome]:
     running: set[subprocess.Popen[bytes]] = set()
-    stopped = Event()
+    left, taking, stopped = list(ORDER), Lock(), Event()
 
-    def lane(names: Sequence[str]) -> Iterator[Outcome]:
-        for name in names:
+    def is_prepared(name: str) -> bool:
+        return name not in PREPARED or preparing[PREPARED[name]].poll() is not None
+
+    def taken() -> Iterator[str]:
+        """The next part that is prepared, until none is left."""
+        while True:
+            with taking:
+                if not left:
+                    return
+                name = next(filter(is_prepared, left), left[0])
+                left.remove(name)
             if name in PREPARED:
                 preparing[PREPARED[name]].wait()
-            if not stopped.is_set():
-                yield _run(PARTS[name], running)
+            yield name
+
+    def run_some() -> list[Outcome]:
+        return [_run(PARTS[name], running) for name in taken() if not stopped.is_set()]
 
     yield _run(PARTS["unit"], running, shown=True)
-    with ThreadPoolExecutor(len(LANES)) as pool:
-        lanes: Iterator[list[Outcome]] = pool.map(list, map(lane, LANES))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = [pool.submit(run_some) for _ in range(AT_ONCE)]
         try:
-            yield from chain.from_iterable(lanes)
+            yield from chain.from_iterable(each.result() for each in started)
         except KeyboardInterrupt:
             stopped.set()
             for process in [*preparing.values(), *running]:
