@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 from starlette.types import Receive
 
@@ -84,8 +83,7 @@ def values_of(body: bytes, most: int) -> int:
 
 
 def _values(text: bytes) -> int:
-    letters = np.frombuffer(text, np.uint8)  # `bytes.count` takes ten times as long
-    return sum(int(np.count_nonzero(letters == each)) for each in b",[{")
+    return len(text) - len(text.translate(None, b",[{"))  # `bytes.count` takes several times as long
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

@@ -60,7 +60,9 @@ class ReplyFormat:
 
     def thinking(self, prompt_ids: Sequence[int]) -> Thinking:
         """Whether a prompt ends in an open thought, in a closed one, or leaves that to the reply."""
-        tail = self._tail(prompt_ids)
+        return self._thinking(self._tail(prompt_ids))
+
+    def _thinking(self, tail: str) -> Thinking:
         # A template of which no answer's mark is known may have users' words in it, but never at its end.
         find: Callable[[str], int] = tail.rfind if self._begins else tail.rstrip().endswith
         opened, closed = map(find, self._written.think or ("\0", "\0"))
@@ -78,10 +80,11 @@ class ReplyFormat:
         `tools` are those that the model is told of: where there are none, nothing is a call. `thinks` is the template
         argument `enable_thinking`. The same `seed` gives the same ids of calls.
         """
-        parser = partial(self._parser, prompt_ids[-_TAIL_TOKENS:], tools or (), thinks)
-        expects_space = self.thinking(prompt_ids) != "free" or self.syntax.lead
-        has_space = self._tail(prompt_ids)[-1:].isspace()
-        before: Kind = "own" if expects_space and not has_space else "call"
+        tail = self._tail(prompt_ids)
+        thinking = self._thinking(tail)
+        parser = partial(self._parser, tail, thinking, tools or (), thinks)
+        expects_space = thinking != "free" or self.syntax.lead
+        before: Kind = "own" if expects_space and not tail[-1:].isspace() else "call"
         return Reader(self._alphabet, parser, self.syntax, before, seed)
 
     def with_thought_ended(self, output: list[int]) -> list[int]:
@@ -95,14 +98,13 @@ class ReplyFormat:
         """
         return [*output[:-1], *self._thought_end, self._same_end.get(output[-1], output[-1])]
 
-    def _parser(self, tail: Sequence[int], tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
-        has_calls, thinking = bool(tools), self.thinking(tail) == "open"
+    def _parser(self, tail: str, thinking: Thinking, tools: Sequence[Any], thinks: bool) -> parsers.ReplyParser:
         if of_messages := _OF_MESSAGES.get(self._name):
-            return of_messages(self._alphabet, self._written.marks, prompt_end=self._tail(tail), has_calls=has_calls)
+            return of_messages(self._alphabet, self._written.marks, prompt_end=tail, has_calls=bool(tools))
         thinks = thinks or self.syntax.thinks_unasked
-        functions = [tool["function"] for tool in tools]
-        declared = {function["name"]: function.get("parameters") or {} for function in functions}
-        return parsers.TaggedParser(self._tagged(has_calls, thinks), thinking=thinking and thinks, tools=declared)
+        declared = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+        tagged = self._tagged(bool(tools), thinks)
+        return parsers.TaggedParser(tagged, thinking=thinks and thinking == "open", tools=declared)
 
     def _tagged_for(self, has_calls: bool, thinks: bool) -> parsers.Tagged:
         syntax = self._written if thinks else replace(self._written, think=None)
