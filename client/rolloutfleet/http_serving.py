@@ -131,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._between_requests():
             self._since = self.loop.time()
         try:
-            if len(data) <= self._room():
+            if len(data) <= HEAD_BYTES - self._unparsed:
                 self._parse(data)
             else:
                 self._parse_in_parts(data)
@@ -145,18 +145,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading = _Reading.HEAD
         self._since_begun = self._piece
 
-    def on_url(self, url: bytes) -> None:
-        if not self._replaying:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._replaying:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         if self._replaying:
             return
-        if self._since_begun > self._most_bytes() and self._head_bytes() > self._most_bytes():
+        if self._since_begun > HEAD_BYTES and self._head_bytes() > self._most_bytes():
             raise _too_large()
         self._check_number()
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -241,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 raise error.__context__ from None
             raise Refused(400, "This is not an HTTP/1.1 request.") from None
         self._unparsed = 0 if self._advanced else self._unparsed + self._piece
-        if self._room() <= 0:
+        if self._unparsed >= HEAD_BYTES and self._room() <= 0:
             raise _too_large()
         self._check_number()
 
@@ -250,16 +242,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._most_bytes() - self._unparsed
 
     def _most_bytes(self) -> int:
-        """The limit of a head's bytes."""
+        """The limit of a head's bytes, asked for where there are more than HEAD_BYTES."""
         return HEAD_BYTES
 
     def _most_headers(self) -> int:
-        """The limit of a head's headers."""
+        """The limit of a head's headers, asked for where there are more than HEADERS."""
         return HEADERS
 
     def _check_number(self) -> None:
         """Raises Refused."""
-        if len(self.headers) > self._most_headers():
+        if len(self.headers) > HEADERS and len(self.headers) > self._most_headers():
             raise Refused(431, f"The request has more than the {HEADERS} headers that are allowed.")
 
     def _head_bytes(self) -> int:
@@ -287,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._replaying = True
             head = [b"POST / HTTP/1.1", *(name + b": " + value for name, value in lines), b"", b""]
             self.parser.feed_data(b"\r\n".join(head))
-            self._replaying = False
+            self._replaying, self.headers = False, []
 
     def _refuse(self, refused: Refused) -> None:
         """Answer in its turn, behind those before it, and let go of what still comes."""

@@ -29,9 +29,10 @@ Text content is digested as it is, behind the JSON of the other fields: as JSON 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import and_
 from typing import Any, Final
 
 import msgspec
@@ -175,9 +176,14 @@ def call_ids(messages: Sequence[Mapping[str, Any]]) -> list[str | None]:
     ]
 
 
-def in_order(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
+def in_order(messages: Sequence[Message], calls: Calls) -> Iterable[Message]:
     """The messages, with results that follow each other in the order of the calls that they answer; as they came where
     one of them answers none. `calls` are those before, and whoever iterates adds those of each message."""
+    are_results = [message.get("role") == "tool" for message in messages]
+    return _sorted(messages, calls) if any(map(and_, are_results, are_results[1:])) else messages
+
+
+def _sorted(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
     for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
         if not is_result:
             yield from run

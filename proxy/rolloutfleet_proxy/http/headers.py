@@ -47,7 +47,7 @@ def settle(scope: MutableMapping[str, Any], is_peer: Callable[[str, str | None],
     for none. `is_peer` is asked with the voucher and with the key that the call carries.
     """
     headers = scope["headers"]
-    if not any(name in _OF_PEERS for name, _ in headers):
+    if _OF_PEERS.isdisjoint(dict(headers)):
         return
     said = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
     scope[FROM_PEER] = is_peer(said.get(VOUCHER, ""), presented_key(said))

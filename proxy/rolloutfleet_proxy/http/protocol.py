@@ -45,8 +45,6 @@ class HttpProtocol(BoundedProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._others = connections
-        self._from_peer = False
-        """Whether the request has come from another proxy, or says so: then its head may be a little larger."""
         self._lost = False
         """The client has left, as far as the app is told."""
         self._half_closed = False
@@ -108,22 +106,20 @@ class HttpProtocol(BoundedProtocol):
             return
         scope = cast(dict[str, Any], self.scope)
         scope[EMPTIED], scope[CLOSED] = self.emptied, self.closed
-        self._from_peer = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        if not self._replaying:
-            self._from_peer = self._from_peer or self.headers[-1][0] in PASSED
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._others.leaves(self)
 
     def _most_bytes(self) -> int:
-        return super()._most_bytes() + (MORE_BYTES if self._from_peer else 0)
+        return super()._most_bytes() + (MORE_BYTES if self._from_peer() else 0)
 
     def _most_headers(self) -> int:
-        return super()._most_headers() + (MORE_HEADERS if self._from_peer else 0)
+        return super()._most_headers() + (MORE_HEADERS if self._from_peer() else 0)
+
+    def _from_peer(self) -> bool:
+        """Whether the request has come from another proxy, or says so: then its head may be a little larger."""
+        return not PASSED.isdisjoint(dict(self.headers))
 
     def _answer(self, refused: Refused) -> Answer:
         return answer_to(_error(refused))

@@ -76,14 +76,16 @@ class ControlTokens:
         found: list[Message] = []
         for message in messages:
             kept = message.keys() if message["role"] == "assistant" else {"tool_call_id"}
-            marking = {key: _with_own if key in kept else self._with_marks for key in message}
-            found.append({key: _mapped(each, marking[key], marking[key]) for key, each in message.items()})
+            found.append(form := {})
+            for key, each in message.items():
+                text = _with_own if key in kept else self._with_marks
+                form[key] = text(each) if type(each) is str else _mapped(each, text, text)
         told = _mapped(tools, self._with_marks, self._as_tag)
-        counts = [_marks(form, message) for form, message in zip(found, messages, strict=True)]
-        return Marked(found, told, counts, _marks(told, tools))
+        counts = [0 if form == said else str(form).count(_INSIDE) for form, said in zip(found, messages, strict=True)]
+        return Marked(found, told, counts, 0 if told == tools else str(told).count(_INSIDE))
 
     def _with_marks(self, text: str) -> str:
-        text = _with_own(text)
+        text = _with_own(text) if MARK in text else text
         for first, finder in self._finders:
             if first in text:
                 text = finder.sub(lambda found: found[0] + _INSIDE, text)
@@ -106,12 +108,8 @@ def as_tokens(messages: Sequence[Message], tools: list[Any] | None) -> Marked:
     return Marked(*(_mapped(each, _with_own, _with_own) for each in (list(messages), tools)))
 
 
-def _marks(marked: Any, plain: Any) -> int:
-    return 0 if marked == plain else str(marked).count(_INSIDE)
-
-
 def _with_own(text: str) -> str:
-    return text.replace(MARK, _OWN) if MARK in text else text
+    return text.replace(MARK, _OWN)
 
 
 def _mapped(value: Any, text: Callable[[str], str], word: Callable[[str], str], *, names: bool = False) -> Any:

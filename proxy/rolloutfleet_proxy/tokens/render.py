@@ -355,8 +355,8 @@ class ChatFormat:
     def _last_stop(self, ids: Sequence[int]) -> int | None:
         """Position of the last of the stop tokens; None where there is none."""
         written = np.asarray(ids, np.int32)
-        found = ((written == each).nonzero()[0] for each in self.stop_token_ids)
-        return max((int(places[-1]) for places in found if len(places)), default=None)
+        found = [places[-1] for each in self.stop_token_ids if len(places := (written == each).nonzero()[0])]
+        return int(max(found)) if found else None
 
 
 def _bridged(bridge: Callable[..., Any], tail: list[int], output: list[int]) -> list[int] | None:

@@ -137,8 +137,8 @@ CHAT_FORMATS = [
         "calls-are-read-where-there-are-no-tools",
         Promise.READING,
         PROXY,
-        "has_calls, thinking = bool(tools),",
-        "has_calls, thinking = True,",
+        "self._tagged(bool(tools), thinks)",
+        "self._tagged(True, thinks)",
         ALL_OF_IT,
     ),
     Fault(
