@@ -66,7 +66,10 @@ class Callers:
     async def departed(self, alike: Hashable) -> bool:
         """Return when those have left who have closed their connections; False, and at once, where nobody has, or may
         have."""
-        looks = {caller: caller.closed() for caller in self._waiting.get(alike, ())}
+        waiting = self._waiting.get(alike)
+        if not waiting:
+            return False
+        looks = {caller: caller.closed() for caller in waiting}
         leaving = [caller for caller, closed in looks.items() if closed]
         for caller in leaving:
             caller.gone = caller.gone or asyncio.get_running_loop().create_future()

@@ -67,11 +67,13 @@ class Tokenizing:
         quickly = self.chat_format.vocabulary.encodes_quickly()
         if quickly and not self._near.unfinished and _is_short(messages, args, candidates):
             begun()
-            limits = iter((_SHORT_CHARACTERS,))  # of one render: nothing is short enough for another
+            renders = [self.chat_format.rendered]
 
             def once(ask: Ask) -> array[int] | None:
-                limit = next(limits, -1)
-                return self._render_here(limit, limit, ask)
+                """What was found to be short, and nothing after it."""
+                if not renders or (candidates and ask.turn is None):
+                    raise _TooLong
+                return renders.pop()(ask)
 
             with contextlib.suppress(_TooLong):
                 prompt = self.chat_format.prompt(messages, args, candidates[:1], render=once)
@@ -83,8 +85,7 @@ class Tokenizing:
             return self.chat_format.prompt(messages, args, candidates, render=render)
 
         try:
-            here = partial(self._render_here, LONG_CHARACTERS, LONG_CHARACTERS_QUICKLY)
-            return await self._near.run(partial(make, here))
+            return await self._near.run(partial(make, self._render_here))
         except _TooLong:
             return await self._far.run(partial(make, self._helper.rendered))
 
@@ -98,12 +99,12 @@ class Tokenizing:
         await asyncio.to_thread(self._helper.stop)
         await asyncio.gather(self._near.close(), self._far.close())
 
-    def _render_here(self, longest: int, longest_quickly: int, ask: Ask) -> array[int] | None:
-        """`ChatFormat.rendered`, of so many characters where they are encoded by `tokenizers`, and of so many where all
-        are by `fastokens`. Raises _TooLong."""
+    def _render_here(self, ask: Ask) -> array[int] | None:
+        """`ChatFormat.rendered`, of LONG_CHARACTERS where they are encoded by `tokenizers`, and of
+        LONG_CHARACTERS_QUICKLY where all are by `fastokens`. Raises _TooLong."""
         text = _json(ask.messages, ask.args.tools if ask.turn is None else None)
-        is_quick = len(text) <= longest_quickly and self.chat_format.vocabulary.encodes_quickly(text)
-        if len(text) > longest and not is_quick:
+        is_quick = len(text) <= LONG_CHARACTERS_QUICKLY and self.chat_format.vocabulary.encodes_quickly(text)
+        if len(text) > LONG_CHARACTERS and not is_quick:
             raise _TooLong
         return self.chat_format.rendered(ask)
 
