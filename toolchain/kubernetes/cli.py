@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -100,10 +101,12 @@ def prepare(
         say(f"No cluster can be had here, so only what an API server needs is prepared. {why_not}")
     elif shutil.which("debootstrap") is None:
         say("debootstrap is missing; images that can't be pulled are made with it: apt-get install debootstrap")
-    for program in (*binaries.BARE_API, "helm"):
-        binaries.program(program)
-    if why_not is None:
-        lifecycle.prepare(settings)
+    with ThreadPoolExecutor(1) as beside:  # a node image is made of packages first, for which nothing is compiled
+        cluster = beside.submit(lifecycle.prepare, settings) if why_not is None else None
+        for program in (*binaries.BARE_API, "helm"):
+            binaries.program(program)
+        if cluster is not None:
+            cluster.result()
 
 
 @app.command()

@@ -13,7 +13,7 @@ from toolchain.cache import alone, appearing, digest_of, remove
 from toolchain.kubernetes import commands
 from toolchain.kubernetes.docker.client import Docker
 from toolchain.kubernetes.failures import ClusterError
-from toolchain.kubernetes.paths import CLUSTER_CACHE
+from toolchain.kubernetes.paths import CLUSTER_CACHE, LOCKS
 from toolchain.kubernetes.progress import step
 
 SUITE = "bookworm"
@@ -77,7 +77,7 @@ NODE = System(
 def ensure_archive(system: System, *, mirror: str) -> Path:
     """The system as a tar file. Raises ClusterError where it can't be made."""
     if not system.archive.exists():
-        with alone(CLUSTER_CACHE):
+        with alone(LOCKS / "debian"):  # beside what is compiled
             if not system.archive.exists():
                 _make(system, mirror)
     return system.archive

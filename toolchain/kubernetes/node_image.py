@@ -62,6 +62,7 @@ def _our_name() -> str:
 
 def _make(name: str, docker: Docker, *, mirror: str) -> None:
     base = debian.ensure_image(debian.NODE, docker, mirror=mirror)
+    debian.ensure_archive(debian.NETWORK, mirror=mirror)  # before the first program is waited for
     brought = _brought_images()
     with _folder() as folder:
         archive = folder / "images.tar"
