@@ -307,7 +307,7 @@ class AsyncFleet(FleetBase):
         rows are wanted, all its sessions are deleted. With an exception all is given back. Agents that still run are
         ended, and their sessions closed as aborted.
         """
-        return AsyncRollout(self, plan_of(agent, tasks, options))
+        return AsyncRollout(self, plan_of(agent, tasks, options), self._failures)
 
     # Exports
 

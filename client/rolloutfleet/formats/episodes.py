@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 
 from rolloutfleet.fleet import AsyncFleet, BadArgument, Command, Trajectory, Unreachable, Whereabouts
 from rolloutfleet.fleet.rollouts.agents import Agent
+from rolloutfleet.fleet.rollouts.rollout import AsyncRollout, RolloutOptions, plan_of
 from rolloutfleet.fleet.trajectories import Leased, LeasedName
 from rolloutfleet.programs import Program
 
@@ -55,19 +56,17 @@ class Episodes:
         the session as failed. Raises FleetError: TooManyFailures, or where the session's proxy is away.
         """
         own = {name: value for name, value in (sampling or {}).items() if name in ("temperature", "top_p", "top_k")}
+        options: RolloutOptions = {
+            "n": 1,
+            "timeout": self.timeout,
+            "sampling": {"overrides": own} if own else None,
+            "max_failures": self.max_failures,
+            "export": {"lease_seconds": self.lease_seconds},
+            "on_exit": "discard" if self.evaluation else "keep",
+        }
         fleet = AsyncFleet(self.where(), progress=False)
-        fleet._failures = _FAILURES
-        rollout = fleet.rollout(
-            agent_of(self.agent, for_=self.for_),
-            [task],
-            n=1,
-            timeout=self.timeout,
-            sampling={"overrides": own} if own else None,
-            max_failures=self.max_failures,
-            export={"lease_seconds": self.lease_seconds},
-            on_exit="discard" if self.evaluation else "keep",
-        )
-        async with fleet, rollout as episodes:
+        plan = plan_of(agent_of(self.agent, for_=self.for_), [task], options)
+        async with fleet, AsyncRollout(fleet, plan, _FAILURES) as episodes:
             [episode] = await anext(episodes)
             if not episode.trajectories and isinstance(episode.error, Unreachable):
                 raise episode.error

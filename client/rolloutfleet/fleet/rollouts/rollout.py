@@ -139,6 +139,8 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     _fleet: "AsyncFleet"
     _plan: Plan
+    _newest: list[str | None]
+    """Of the newest episodes, those of rollouts before it included, why they failed; None where they did not."""
     _clock: Callable[[], float] = time.monotonic
     _shown: Callable[[AsyncSession], Any] = field(default=lambda session: session)
     """Makes the sessions of episodes; set where the trainer is code that blocks."""
@@ -406,7 +408,7 @@ class AsyncRollout(AsyncIterator[EpisodeGroup]):
 
     def _count(self, *ended: Episode) -> None:
         """Count them among the newest, and give up where too many of those have failed."""
-        newest = self._fleet._failures if self._error is None else []  # of a rollout that has given up, none count
+        newest = self._newest if self._error is None else []  # of a rollout that has given up, none count
         for episode in ended:
             if failed := episode.outcome == "failed":
                 log.warning("session %s failed: %s", episode.session_id, episode.reason)
