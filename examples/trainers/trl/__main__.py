@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.rigs.machine import revision
 from examples.real_fleet import command_of, real_fleet, run
 from examples.tiny_rl.picture import draw
 from rich.console import Console
@@ -59,7 +60,7 @@ async def _run(folder: Path, installed: Installed, asked: argparse.Namespace) ->
         words = ["--fleet", str(fleet), "--weights", str(folder / "weights"), "--results", str(results)]
         words += ["--updates", str(asked.updates or (CHECKED if asked.check else UPDATES)), "--seed", str(asked.seed)]
         words += ["--shuffle-rewards"] if asked.shuffle_rewards else []
-        words += ["--fail"] if asked.check else []
+        words += ["--fail", "--evaluate", "2"] if asked.check else []
         command = command_of(python, "examples.trainers.trl.run", words, processes=asked.processes)
         status = await run(command, installed)
     if results.exists():
@@ -81,7 +82,7 @@ def _show(found: dict[str, list[dict[str, float]]]) -> None:
 def _keep(results: Path, asked: argparse.Namespace) -> None:
     asked.output.mkdir(parents=True, exist_ok=True)
     name = "shuffled" if asked.shuffle_rewards else "trained"
-    found = json.loads(results.read_text())
+    found = {"commit": revision(), **json.loads(results.read_text())}
     (asked.output / f"trl-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     files = {kind: asked.output / f"trl-{kind}.json" for kind in ("trained", "shuffled")}
     runs = {kind: json.loads(file.read_text()) for kind, file in files.items() if file.exists()}
@@ -91,7 +92,9 @@ def _keep(results: Path, asked: argparse.Namespace) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.trainers.trl", description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help=f"{CHECKED} updates, with agents that fail")
+    parser.add_argument(
+        "--check", action="store_true", help=f"{CHECKED} updates and an evaluation, with agents that fail"
+    )
     parser.add_argument("--updates", type=int, help=f"how many (default {UPDATES})")
     parser.add_argument("--shuffle-rewards", action="store_true", help="the control: each reward goes to somebody else")
     parser.add_argument("--processes", type=int, choices=(1, 2, 4), default=1, help="the table is of the first")

@@ -7,6 +7,7 @@ It runs where TRL is; `python -m examples.trainers.trl` starts it, once engine a
 import argparse
 import itertools
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,8 @@ from transformers.utils import logging
 
 from rolloutfleet import Fleet, FleetError
 
+EVALUATED: Final = 2
+"""Members of a group that is evaluated."""
 MODEL: Final = Path(__file__).resolve().parents[3] / "engine" / "rolloutfleet_engine" / "model"
 
 
@@ -32,20 +35,28 @@ def main() -> int:
     # Tied to the embedding, the output layer would mostly repeat the token just read.
     model = Qwen3ForCausalLM(Qwen3Config.from_pretrained(MODEL, tie_word_embeddings=False))
     watch = Watch()
+    evaluation = {
+        "eval_strategy": "steps",
+        "eval_steps": asked.evaluate,
+        "num_generations_eval": EVALUATED,
+        "per_device_eval_batch_size": EVALUATED * len(train.PROMPTS) // int(os.environ.get("WORLD_SIZE", "1")),
+    }
     seen = mock.patch("rolloutfleet.formats.trl.rollout", watch.rollout)
     with Fleet.from_file(asked.fleet, progress=False) as fleet, seen:
         made = train.train(
             fleet,
             model,
             AutoTokenizer.from_pretrained(MODEL),
-            train.config_of(asked.weights, updates=asked.updates, seed=asked.seed),
+            train.config_of(
+                asked.weights, updates=asked.updates, seed=asked.seed, **(evaluation if asked.evaluate else {})
+            ),
             agent=failing(train.agent, every=train.GROUP) if asked.fail else train.agent,
             trainer=watch.trainer(shuffle=asked.shuffle_rewards),
         )
         made.accelerator.wait_for_everyone()
         audit = fleet.audit()
     if made.accelerator.is_main_process:
-        asked.results.write_text(json.dumps({"steps": [asdict(update) for update in watch.updates]}))
+        asked.results.write_text(json.dumps({"steps": [*map(asdict, watch.updates)], "evaluated": watch.evaluated}))
     problems = [problem for update in watch.updates for problem in update.problems]
     if not audit.balanced or audit.turns.live or audit.turns.leased:
         problems.append(f"the audit's sums are not right: {audit}")
@@ -74,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, required=True, help="where the updates of the main process go")
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--evaluate", type=int, metavar="N", help="on the prompts, after every N updates")
     parser.add_argument("--fail", action="store_true", help="in each group, on average, an agent fails")
     parser.add_argument("--shuffle-rewards", action="store_true")
     return parser.parse_args()

@@ -82,7 +82,7 @@ def train(fleet, model, tokenizer, config, *, agent=agent, trainer=GRPOTrainer):
     return made
 
 
-def config_of(weights, *, updates, seed):
+def config_of(weights, *, updates, seed, **more):
     """A group for each prompt in each update, on a CPU. Each process has whole groups."""
     return GRPOConfig(
         str(weights),
@@ -100,6 +100,7 @@ def config_of(weights, *, updates, seed):
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        **more,
     )
 
 

@@ -61,6 +61,8 @@ class Watch:
     """A process of a run. It stands where rollouts are converted, and in the trainer that `trainer` makes."""
 
     updates: list[Update] = field(default_factory=list)
+    evaluated: int = 0
+    """Rollouts of evaluations."""
     _rollouts: list[Rollout] = field(default_factory=list)
     """Of the update that is being made, as the fleet exported them."""
     _rewards: list[float] = field(default_factory=list)
@@ -73,17 +75,24 @@ class Watch:
         return converted(rollouts, **options)
 
     def trainer(self, *, shuffle: bool) -> type[Any]:
-        """A GRPOTrainer that is seen. With `shuffle` each reward goes to somebody else."""
+        """A GRPOTrainer that is seen, and evaluates what it trains on, if at all. With `shuffle` each reward goes to
+        somebody else."""
         watch = self
 
         class Watched(GRPOTrainer):
+            def __init__(self, *args: Any, train_dataset: Any, **options: Any) -> None:
+                super().__init__(*args, train_dataset=train_dataset, eval_dataset=train_dataset, **options)
+
             def _calculate_rewards(self, *args: Any) -> Any:
                 rewards = super()._calculate_rewards(*args)  # of all processes
                 watch._rewards = rewards[:, 0].split(len(watch._rollouts))[self.accelerator.process_index].tolist()
                 return rewards[torch.randperm(len(rewards))] if shuffle else rewards
 
             def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
-                watch.updates.append(watch._update(self.accelerator.unwrap_model(model), inputs))
+                if self.model.training:
+                    watch.updates.append(watch._update(self.accelerator.unwrap_model(model), inputs))
+                else:
+                    watch.evaluated += len(watch._rollouts)
                 return super().compute_loss(model, inputs, *args, **options)
 
         return Watched

@@ -1,5 +1,5 @@
-"""Three updates of GRPO by TRL in two processes, in its own environment: `make trl`, against the real engine and one
-proxy."""
+"""Three updates and an evaluation of GRPO by TRL in two processes, in its own environment: `make trl`, against the real
+engine and one proxy."""
 
 import json
 import subprocess
@@ -19,6 +19,8 @@ PROCESSES = 2
 ROWS, TURNS, TOKENS = 32 // PROCESSES, 2, 16
 """Rows of one process."""
 FAILED = ROWS // 8
+EVALUATED = 2 * ROWS // 4
+"""Two of each group of eight, after the second update and at the end."""
 
 
 @pytest.mark.timeout(3 * SGLANG_START)
@@ -27,7 +29,7 @@ def test_trl_trains_on_what_is_exported_and_failed_agents_teach_nothing(
 ) -> None:
     results = tmp_path / "results.json"
     words = ["--fleet", str(fleet_file), "--weights", str(tmp_path / "weights"), "--results", str(results)]
-    words += ["--updates", str(CHECKED), "--fail"]
+    words += ["--updates", str(CHECKED), "--fail", "--evaluate", "2"]
     proxy.start()
     try:
         done = subprocess.run(
@@ -42,7 +44,11 @@ def test_trl_trains_on_what_is_exported_and_failed_agents_teach_nothing(
     finally:
         proxy.stop()
     assert done.returncode == 0, done.stdout
-    steps = json.loads(results.read_text())["steps"]
+    found = json.loads(results.read_text())
+    assert found["evaluated"] == EVALUATED
+    # What no engine reads any more is removed.
+    assert {each.name for each in (tmp_path / "weights").iterdir()} == {"2", "3"}
+    steps = found["steps"]
     assert [step["version"] for step in steps] == [1, 2, 3]
     for step in steps:
         assert {name: step[name] for name in ("rows", "equal", "rewards", "failed", "idle")} == {
