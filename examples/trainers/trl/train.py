@@ -92,6 +92,7 @@ def config_of(weights, *, updates, seed, **more):
         gradient_accumulation_steps=1,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
+        logging_steps=1,
         seed=seed,
         use_vllm=False,
         use_cpu=True,
