@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.rigs.machine import revision
+from e2e.results import checked_out
 from examples.real_fleet import command_of, real_fleet, run
 from examples.tiny_rl.picture import draw
 from rich.console import Console
@@ -82,7 +82,7 @@ def _show(found: dict[str, list[dict[str, float]]]) -> None:
 def _keep(results: Path, asked: argparse.Namespace) -> None:
     asked.output.mkdir(parents=True, exist_ok=True)
     name = "shuffled" if asked.shuffle_rewards else "trained"
-    found = {"commit": revision(), **json.loads(results.read_text())}
+    found = {"commit": checked_out(), **json.loads(results.read_text())}
     (asked.output / f"trl-{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     files = {kind: asked.output / f"trl-{kind}.json" for kind in ("trained", "shuffled")}
     runs = {kind: json.loads(file.read_text()) for kind, file in files.items() if file.exists()}
