@@ -118,7 +118,7 @@ class HttpProtocol(BoundedProtocol):
         return super()._most_headers() + (MORE_HEADERS if self._from_peer() else 0)
 
     def _from_peer(self) -> bool:
-        """Whether the request has come from another proxy, or says so: then its head may be a little larger."""
+        """Tell whether it has come from another proxy, or says so: then its head may be a little larger."""
         return not PASSED.isdisjoint(dict(self.headers))
 
     def _answer(self, refused: Refused) -> Answer:

@@ -27,7 +27,7 @@ _OF_MESSAGES: Final = {"gpt-oss": parsers.HarmonyParser, "inkling": parsers.Inkl
 
 
 class StreamDiverged(Exception):
-    """What was streamed is not the beginning of what the reply turned out to be."""
+    """A stream that is not the beginning of what its reply turned out to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class GrowingReply:
         return self._reply()
 
     def _reply(self) -> Reply:
-        """What was sent, as a reply."""
+        """The reply as it was sent so far."""
         reasoning, content = ("".join(said.sent) for said in self._said.values())
         message: Message = {"role": "assistant", CONTENT: content or (None if self._calls else "")}
         if reasoning:

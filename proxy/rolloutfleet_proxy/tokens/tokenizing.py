@@ -70,7 +70,7 @@ class Tokenizing:
             renders = [self.chat_format.rendered]
 
             def once(ask: Ask) -> array[int] | None:
-                """What was found to be short, and nothing after it."""
+                """Render what was found to be short, and nothing after it. Raises _TooLong."""
                 if not renders or (candidates and ask.turn is None):
                     raise _TooLong
                 return renders.pop()(ask)
