@@ -180,10 +180,11 @@ def in_order(messages: Sequence[Message], calls: Calls) -> Iterable[Message]:
     """The messages, with results that follow each other in the order of the calls that they answer; as they came where
     one of them answers none. `calls` are those before, and whoever iterates adds those of each message."""
     are_results = [message.get("role") == "tool" for message in messages]
-    return _sorted(messages, calls) if any(map(and_, are_results, are_results[1:])) else messages
+    return _with_results_sorted(messages, calls) if any(map(and_, are_results, are_results[1:])) else messages
 
 
-def _sorted(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
+def _with_results_sorted(messages: Sequence[Message], calls: Calls) -> Iterator[Message]:
+    """Yield the messages, runs of results sorted by their calls; lazily, as `calls` grow meanwhile."""
     for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
         if not is_result:
             yield from run
