@@ -19,7 +19,7 @@ from toolchain.kubernetes.paths import CLUSTER_CACHE, MODULES
 from toolchain.kubernetes.progress import step
 
 _GO: Final = {"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOGC": "400"}
-"""Of the compiler; its last entry gives it four times the memory, and it takes a fifth less of the processor."""
+"""Environment of the compiler. GOGC=400 collects garbage less often: a fifth less CPU time, for more memory."""
 
 
 @dataclass(frozen=True, slots=True)
