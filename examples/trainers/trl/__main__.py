@@ -93,7 +93,7 @@ def _keep(results: Path, asked: argparse.Namespace) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.trainers.trl", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--check", action="store_true", help=f"{CHECKED} updates and an evaluation, with agents that fail"
+        "--check", action="store_true", help=f"{CHECKED} updates and two evaluations, with agents that fail"
     )
     parser.add_argument("--updates", type=int, help=f"how many (default {UPDATES})")
     parser.add_argument("--shuffle-rewards", action="store_true", help="the control: each reward goes to somebody else")

@@ -35,21 +35,21 @@ def main() -> int:
     # Tied to the embedding, the output layer would mostly repeat the token just read.
     model = Qwen3ForCausalLM(Qwen3Config.from_pretrained(MODEL, tie_word_embeddings=False))
     watch = Watch()
-    evaluation = {
-        "eval_strategy": "steps",
-        "eval_steps": asked.evaluate,
-        "num_generations_eval": EVALUATED,
-        "per_device_eval_batch_size": EVALUATED * len(train.PROMPTS) // int(os.environ.get("WORLD_SIZE", "1")),
-    }
+    evaluation: dict[str, Any] = {}
+    if asked.evaluate:
+        evaluation = {
+            "eval_strategy": "steps",
+            "eval_steps": asked.evaluate,
+            "num_generations_eval": EVALUATED,
+            "per_device_eval_batch_size": EVALUATED * len(train.PROMPTS) // int(os.environ.get("WORLD_SIZE", "1")),
+        }
     seen = mock.patch("rolloutfleet.formats.trl.rollout", watch.rollout)
     with Fleet.from_file(asked.fleet, progress=False) as fleet, seen:
         made = train.train(
             fleet,
             model,
             AutoTokenizer.from_pretrained(MODEL),
-            train.config_of(
-                asked.weights, updates=asked.updates, seed=asked.seed, **(evaluation if asked.evaluate else {})
-            ),
+            train.config_of(asked.weights, updates=asked.updates, seed=asked.seed, **evaluation),
             agent=failing(train.agent, every=train.GROUP) if asked.fail else train.agent,
             trainer=watch.trainer(shuffle=asked.shuffle_rewards),
         )
@@ -85,7 +85,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, required=True, help="where the updates of the main process go")
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--evaluate", type=int, metavar="N", help="on the prompts, after every N updates")
+    parser.add_argument(
+        "--evaluate", type=int, metavar="N", help="on the prompts, after every N updates and at the end"
+    )
     parser.add_argument("--fail", action="store_true", help="in each group, on average, an agent fails")
     parser.add_argument("--shuffle-rewards", action="store_true")
     return parser.parse_args()

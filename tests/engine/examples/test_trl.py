@@ -1,5 +1,5 @@
-"""Three updates and an evaluation of GRPO by TRL in two processes, in its own environment: `make trl`, against the real
-engine and one proxy."""
+"""Three updates and two evaluations of GRPO by TRL in two processes, in its own environment: `make trl`, against the
+real engine and one proxy."""
 
 import json
 import subprocess
